@@ -30,7 +30,7 @@ from niels_gpt.renderers.notes import (
     check_written,
     decided,
 )
-from niels_gpt.renderers.round_trip import RoundTrip, round_trip_of
+from niels_gpt.renderers.round_trip import RoundTrip, round_trips
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
@@ -107,16 +107,17 @@ class Rendering:
 
     Attributes:
         attributed: attribution and notes of each of its renderings: the whole, and for several samples its parts.
-        unwritten: the texts that are in none of them.
+        unwritten: the texts that are in none of them; by_format: those that the format drops by design.
         samples: its training samples; the error of a wrong weight.
-        whole: the rendering of the whole conversation, where it is to be proven.
+        proofs: what comes back of each of its renderings, where they are to be proven.
     """
 
     chat: Conversation
     attributed: Sequence[tuple[str, Notes]]
     unwritten: Sequence[Unwritten]
+    by_format: Sequence[Unwritten]
     samples: Sequence[Sample] | MessageError
-    whole: Any = None
+    proofs: Sequence[RoundTrip] = ()
     images: Sequence[PlacedImage] = ()
 
 
@@ -199,12 +200,14 @@ class RendererEncoder:
         for attribution, _ in one.attributed:
             check_full(attribution, allow_partial=self.policy.allow_partial)
         check_written(one.unwritten, self.policy.on_unwritten or "content")
-        proof = self._proof(one) if self.policy.prove else None
+        for proof in one.proofs:
+            if not proof.proven:
+                raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
         if isinstance(one.samples, MessageError):
             raise one.samples
         if not any(weights.any() for _, weights in one.samples):
             raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
-        return one, one.samples, [*changes_of(one), *codes_of_proof(one.chat, proof)]
+        return one, one.samples, [*changes_of(one), *codes_of_proofs(one)]
 
     def _joined(self, encoded: Sequence[_Encoded]) -> EncodedBatch:
         chats: list[Conversation] = []
@@ -261,12 +264,13 @@ class RendererEncoder:
         if batch is None or batch.media:  # images, and no folder for them: `_render` says which row has them
             return ()
         weights = batch_weights(batch, self.on, allow_partial=True)  # the policy decides
+        proofs = self.proofs(chats, batch)
         renderings, start = [], 0
         for number, (chat, length) in enumerate(zip(chats, batch.lengths.tolist(), strict=True)):
             notes, tokens = batch.notes[number] if batch.notes else NO_NOTES, slice(start, start + length)
-            samples, whole = [(batch.ids[tokens], weights[tokens])], batch[number] if self.policy.prove else None
-            said = ((batch.attribution[number], notes),)
-            renderings.append(Rendering(chat, said, notes.unwritten, samples, whole))
+            samples, said = [(batch.ids[tokens], weights[tokens])], ((batch.attribution[number], notes),)
+            own = proofs[number : number + 1]
+            renderings.append(Rendering(chat, said, notes.unwritten, notes.by_format, samples, own))
             start += length
         return renderings
 
@@ -286,9 +290,9 @@ class RendererEncoder:
         media = getattr(rendered, "multi_modal_data", None)
         images = [] if self.images is None else self.images.placed(files, media)
 
-        lost = getattr(rendered, "unwritten", ())  # renderers of other packages may lack it
+        said, proofs = attributed(rendered), self.proofs_of(chat, [rendered], [0])
         samples = self._samples(rendered, chat.messages, images)
-        return Rendering(chat, [attributed(rendered)], lost, samples, rendered, images)
+        return Rendering(chat, [said], said[1].unwritten, said[1].by_format, samples, proofs, images)
 
     def _samples(
         self, rendered: Any, messages: Sequence[Message], images: Sequence[PlacedImage]
@@ -310,15 +314,29 @@ class RendererEncoder:
             )
         return self.on.weights_of(rendered, messages, stops_of(self.renderer))
 
-    def _proof(self, one: Rendering) -> RoundTrip:
+    def proofs(
+        self, chats: Sequence[Conversation], batch: RenderedBatch, first: Sequence[int] | None = None
+    ) -> Sequence[RoundTrip]:
+        """What comes back of each rendering, where that is to be proven; `first` as in `round_trips`."""
+        if not self.policy.prove:
+            return ()
+        renderer = self._proving()
+        renderers = [renderer.with_kwargs(kwargs_of(chat).get(KWARGS)) for chat in chats]
+        return round_trips(renderers, batch, [chat.tools for chat in chats], first)
+
+    def proofs_of(self, chat: Conversation, rendered: Sequence[Any], first: Sequence[int]) -> list[RoundTrip]:
+        """The same for renderings of one conversation, each of so many of its messages as it has."""
+        if not self.policy.prove:
+            return []
+        self._proving()
+        batches = (RenderedBatch.of(one, chat.messages[: len(one.message_roles)]) for one in rendered)
+        return [self.proofs([chat], one, [at])[0] for one, at in zip(batches, first, strict=True)]
+
+    def _proving(self) -> BaseRenderer:
         renderer: Any = self.renderer
         if not isinstance(renderer, BaseRenderer):
             raise UsageError(f"prove=True (--prove) needs a renderer of this package; found {type(renderer).__name__}")
-        by = renderer.with_kwargs(kwargs_of(one.chat).get(KWARGS))
-        proof = round_trip_of(by, one.whole, one.chat.messages, one.chat.tools)
-        if not proof.proven:
-            raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
-        return proof
+        return renderer
 
 
 def rendered_batch(
@@ -347,7 +365,8 @@ def render_one(renderer: Any, chat: Conversation, messages: Sequence[Message]) -
 
 def attributed(rendered: Any) -> tuple[str, Notes]:
     """The attribution of a rendering, and its notes; renderers of other packages may lack both."""
-    return getattr(rendered, "attribution", "full"), getattr(rendered, "notes", NO_NOTES)
+    notes = getattr(rendered, "notes", None) or NO_NOTES._replace(unwritten=tuple(getattr(rendered, "unwritten", ())))
+    return getattr(rendered, "attribution", "full"), notes
 
 
 def changes_of(one: Rendering) -> list[str]:
@@ -364,11 +383,12 @@ def changes_of(one: Rendering) -> list[str]:
     return [*codes]
 
 
-def codes_of_proof(chat: Conversation, proof: RoundTrip | None) -> list[str]:
+def codes_of_proofs(one: Rendering) -> list[str]:
     """What is counted of a proven conversation; the codes of one that is changed or shortened come on top."""
-    if proof is None:
+    if not one.proofs:
         return []
-    changed, dropped = bool(chat.changes or proof.changes), bool(proof.by_format or proof.unwritten)
+    changed = bool(one.chat.changes) or any(proof.changes for proof in one.proofs)
+    dropped = bool(one.unwritten or one.by_format)
     return [PROVEN, *[PROVEN_CHANGED] * changed, *[PROVEN_BY_FORMAT] * dropped]
 
 

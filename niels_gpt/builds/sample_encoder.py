@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.masks import TokenFacts, as_produced, samples_of, stops_of, trained_turns
 from niels_gpt.renderers.notes import NO_NOTES, Notes, lost_in_all
+from niels_gpt.renderers.round_trip import RoundTrip
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
 
@@ -77,10 +79,12 @@ class SampleEncoder(RendererEncoder):
         # One iterator over all of `produced`, of which each conversation takes as many as it has turns.
         facts = zip(_facts_of(produced), _attributed_of(produced), strict=True)
         whole = zip(_facts_of(wholes), _attributed_of(wholes), strict=True)
+        # Of what a turn was produced with, the turn alone is proven: the messages before it are those of the whole.
+        proven = self.proofs(chats, wholes), iter(self.proofs(of_parts, produced, [turn for _, turn in parts]))
         renderings = []
         for number, (chat, of_chat, of_whole) in enumerate(zip(chats, turns, whole, strict=True)):
-            rendered = wholes[number] if self.policy.prove else None
-            renderings.append(self._rendering(chat, of_whole, dict(zip(of_chat, facts, strict=False)), rendered))
+            proofs = [*proven[0][number : number + 1], *islice(proven[1], len(of_chat))]
+            renderings.append(self._rendering(chat, of_whole, dict(zip(of_chat, facts, strict=False)), proofs))
         return renderings
 
     def _render(self, chat: Conversation) -> Rendering:
@@ -90,24 +94,27 @@ class SampleEncoder(RendererEncoder):
         rendered += [render_one(producer, chat, chat.messages[: turn + 1]) for turn in turns]
         stops = stops_of(self.renderer)
         whole, *produced = ((TokenFacts.of(one, stops), attributed(one)) for one in rendered)
-        return self._rendering(chat, whole, dict(zip(turns, produced, strict=True)), rendered[0])
+        proofs = self.proofs_of(chat, rendered, [0, *turns])
+        return self._rendering(chat, whole, dict(zip(turns, produced, strict=True)), proofs)
 
     def _rendering(
         self,
         chat: Conversation,
         whole: tuple[TokenFacts, tuple[str, Notes]],
         produced: Mapping[int, tuple[TokenFacts, tuple[str, Notes]]],
-        rendered: Any,
+        proofs: Sequence[RoundTrip],
     ) -> Rendering:
         """A conversation from the facts of the whole and of each turn as it was produced."""
-        lost = lost_in_all(whole[1][1], {turn: notes for turn, (_, (_, notes)) in produced.items()})
+        notes = {turn: notes for turn, (_, (_, notes)) in produced.items()}
+        lost = lost_in_all(whole[1][1].unwritten, {turn: one.unwritten for turn, one in notes.items()})
+        dropped = lost_in_all(whole[1][1].by_format, {turn: one.by_format for turn, one in notes.items()})
         facts = {turn: of_turn for turn, (of_turn, _) in produced.items()}
         said = [whole[1], *(attribution for _, attribution in produced.values())]
         try:
             samples = samples_of(whole[0], facts, chat.messages, self.on, per_turn=self.samples == "per-turn")
         except MessageError as error:
-            return Rendering(chat, said, lost, error)
-        return Rendering(chat, said, lost, samples, rendered)
+            return Rendering(chat, said, lost, dropped, error)
+        return Rendering(chat, said, lost, dropped, samples, proofs)
 
 
 def _attributed_of(batch: RenderedBatch) -> list[tuple[str, Notes]]:

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, Self, runtime_checkable
 from weakref import WeakKeyDictionary
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import Message, Messages, normalise
+from niels_gpt.messages import Message, Messages
 from niels_gpt.renderers.completions.blocks import CallReader
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.reading import BLANK_LINES, NOTHING, Reader, Trim
@@ -34,11 +34,11 @@ from niels_gpt.renderers.completions.text import Completion, text_at_end
 from niels_gpt.renderers.conversation import to_json, tools_of
 from niels_gpt.renderers.dialects.base import schemas_of
 from niels_gpt.renderers.emitter import Emitter
-from niels_gpt.renderers.encode import encode_one, render_conversations
+from niels_gpt.renderers.encode import encode, encode_one, render_conversations
 from niels_gpt.renderers.kinds import CONTROL, Piece
 from niels_gpt.renderers.notes import OnUnwritten, check_written
 from niels_gpt.renderers.protocol import Renderer
-from niels_gpt.renderers.round_trip import RoundTrip, round_trip_of
+from niels_gpt.renderers.round_trip import RoundTrip, round_trips
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
@@ -241,8 +241,7 @@ class BaseRenderer(ABC):
             MessageError: as `render`.
         """
         renderer = self.with_kwargs(chat_template_kwargs)
-        rendered = renderer.render(messages, tools=tools)
-        return round_trip_of(renderer, rendered, normalise(messages), tools)
+        return round_trips([renderer], encode(self.encoder, [renderer._emit(messages, tools=tools)]), [tools])[0]
 
     # ---- completions
 
@@ -272,7 +271,11 @@ class BaseRenderer(ABC):
                 renderer's generation prompt decides, and a closing tag ends reasoning even if that opens no block.
         """
         completion = Completion(self.encoder, token_ids, self._stop_ids)
-        return self.reader.read(completion, schemas_of(tools_of(tools)), self._prompt_end(prompt_ids))
+        return self.read(completion, tools, self._prompt_end(prompt_ids))
+
+    def read(self, completion: Completion, tools: Any, prompt: PromptEnd) -> ParsedResponse:
+        """The same of a completion as text; `prompt` says whether it begins within reasoning."""
+        return self.reader.read(completion, schemas_of(tools_of(tools)), prompt)
 
     def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
         """A parser for a completion that is being sampled; its result is that of `parse_response`.
@@ -296,11 +299,14 @@ class BaseRenderer(ABC):
         )
 
     def _prompt_end(self, prompt_ids: Sequence[int] | None) -> PromptEnd:
+        return self.prompt_end(None if prompt_ids is None else text_at_end(self.encoder, prompt_ids))
+
+    def prompt_end(self, prompt: str | None) -> PromptEnd:
+        """Whether a completion begins within reasoning, by the text at the end of its prompt; `None`: not known."""
         opening = self.reasoning_tags[0]
-        if prompt_ids is not None:
+        if prompt is not None:
             # By the text, and not by the renderer's own prompt: a server may have used another option or template.
-            is_open = text_at_end(self.encoder, prompt_ids).rstrip().endswith(opening)
-            return PromptEnd.OPEN if is_open else PromptEnd.CLOSED
+            return PromptEnd.OPEN if prompt.rstrip().endswith(opening) else PromptEnd.CLOSED
         # `UNKNOWN` and not `CLOSED`: the prompt may have been rendered with another option.
         if not self.prefill().rstrip().endswith(opening):
             return PromptEnd.UNKNOWN

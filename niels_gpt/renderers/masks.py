@@ -178,8 +178,8 @@ def build_training_samples(
     for each in rendered:
         check_full(each.attribution, allow_partial=allow_partial)
         each.check_attribution()
-    by_turn = {turn: each.notes for turn, each in zip(turns, rendered[1:], strict=True)}
-    check_written(lost_in_all(rendered[0].notes, by_turn), decided(renderer, on_unwritten))
+    by_turn = {turn: each.unwritten for turn, each in zip(turns, rendered[1:], strict=True)}
+    check_written(lost_in_all(rendered[0].unwritten, by_turn), decided(renderer, on_unwritten))
     stops = stops_of(renderer)
     whole, *produced = (TokenFacts.of(each, stops) for each in rendered)
     final_stop = first_stop(renderer) if ensure_final_stop and turns else None

@@ -96,10 +96,11 @@ def decided(renderer: Any, on_unwritten: OnUnwritten | None) -> OnUnwritten:
     return value
 
 
-def lost_in_all(whole: Notes, produced: Mapping[int, Notes]) -> list[Unwritten]:
+def lost_in_all(whole: Sequence[Unwritten], produced: Mapping[int, Sequence[Unwritten]]) -> list[Unwritten]:
     """What a conversation loses in all of its samples: a turn that is written whole where it is produced loses nothing.
 
     Args:
-        produced: the notes of the rendering that ends with each turn.
+        whole: what the rendering of the whole loses.
+        produced: what the rendering that ends with each turn loses.
     """
-    return [one for one in whole.unwritten if one.message not in produced or one in produced[one.message].unwritten]
+    return [one for one in whole if one.message not in produced or one in produced[one.message]]

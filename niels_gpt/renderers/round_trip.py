@@ -10,11 +10,11 @@ their contents. A text that spells the format's own markup comes back as another
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,16 +23,18 @@ from niels_gpt.messages import Message, reasoning_of
 from niels_gpt.renderers.adapting import TEXT_PARTS
 from niels_gpt.renderers.completions.parsed import ParsedResponse, ToolCallParseStatus
 from niels_gpt.renderers.completions.reading import Reader
+from niels_gpt.renderers.completions.reasoning import PromptEnd
+from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import split_thinking
-from niels_gpt.renderers.kinds import KIND_BITS, SAMPLED, Kind
-from niels_gpt.renderers.notes import Unwritten
-from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.tokenizer.pieces import PieceEncoder
+from niels_gpt.renderers.kinds import CONTENT, KIND_BITS, SAMPLED, Kind
+from niels_gpt.renderers.notes import NO_NOTES, Notes, Unwritten
+from niels_gpt.renderers.types import RenderedBatch
+from niels_gpt.tokenizer.pieces import PieceEncoder, bytes_of_ids, edges_of
 
 _OF_TEXTS: Final = (Kind.CONTEXT, Kind.IMAGE, Kind.REPLY)
-_PLAIN: Final = (Kind.REPLY, Kind.STOP)
-_MARKS: Final = re.compile(r"[<\[{|｜]")
-_PROMPT_END: Final = 64  # tokens of a prompt's end, which show whether a think block is open
+_TEXTS_OF_MODEL: Final = (Kind.REPLY, Kind.REASONING)
+_SEPARATORS: Final = " \t\r\n;,"  # what may be before a call without a tag
+_PROMPT_END: Final = 128  # bytes of a prompt's end, which show whether a think block is open
 
 
 @dataclass(frozen=True)
@@ -88,119 +90,210 @@ class Parses(Protocol):
 
     def get_stop_token_ids(self) -> list[int]: ...
 
-    def parse_response(
-        self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
-    ) -> ParsedResponse: ...
+    def prompt_end(self, prompt: str | None) -> PromptEnd: ...
+
+    def read(self, completion: Completion, tools: Any, prompt: PromptEnd) -> ParsedResponse: ...
 
 
-def round_trip_of(
-    renderer: Parses, rendered: RenderedTokens, messages: Sequence[Message], tools: Any = None
-) -> RoundTrip:
-    """Whether a rendering gives its messages again.
+def round_trips(
+    renderers: Sequence[Parses], batch: RenderedBatch, tools: Sequence[Any], first: Sequence[int] | None = None
+) -> list[RoundTrip]:
+    """Whether the renderings of a batch give their messages again.
 
     Args:
-        messages: the messages that were rendered, normalised.
-        tools: as they were rendered; their schemas say which values are texts.
+        renderers, tools: of each conversation, as it was rendered; the schemas of tools say which values are texts.
+        first: the first message of each conversation that is compared; default all of them.
     """
-    ids, runs = _runs(rendered)
-    notes, stops = rendered.notes, set(renderer.get_stop_token_ids())
-    left_out = {(one.message, one.field) for one in (*notes.unwritten, *notes.by_format)}
-    # A template without parsers reads completions as texts: then its answers are looked up like other texts.
-    reads_markup = renderer.reader.calls is not None or renderer.reader.tags is not None
-    found: Difference | None = None
-    for index, message in enumerate(messages):
-        own = runs.get(index, ())
-        if message["role"] == "assistant" and reads_markup:
-            found = _of_answer(index, message, (renderer, tools, stops), ids, own, left_out)
-        elif (index, "content") not in left_out:
-            found = _of_context(index, message, renderer.encoder, ids, own)
-        if found is not None:
-            break
-    return RoundTrip(found, notes.by_format, notes.unwritten, notes.changes)
+    provers: dict[int, _Prover] = {}
+    if not len(batch):
+        return []
+    read, ends = bytes_of_ids(renderers[0].encoder).joined(batch.ids)
+    # Pieces of texts and of what the model writes; all others are neither compared nor read.
+    edges = edges_of(batch.counts)
+    held = np.flatnonzero((batch.counts > 0) & (batch.facts & (SAMPLED | CONTENT) != 0))
+    begin, end = edges[held], edges[held + 1]
+    columns = batch.facts[held].tolist(), begin.tolist(), end.tolist(), ends[begin].tolist(), ends[end].tolist()
+    pieces = list(map(_Run, *columns))
+    places = held.searchsorted(batch.piece_edges).tolist()
+    found = []
+    for number, (renderer, messages) in enumerate(zip(renderers, batch.messages, strict=True)):
+        prover = provers.get(id(renderer))
+        if prover is None:
+            prover = provers[id(renderer)] = _Prover(renderer)
+        notes = batch.notes[number] if batch.notes else NO_NOTES
+        written = _Written(batch.ids, read, ends, pieces[places[number] : places[number + 1]], tools[number])
+        difference = prover.difference(written, messages, notes, 0 if first is None else first[number])
+        found.append(RoundTrip(difference, notes.by_format, notes.unwritten, notes.changes))
+    return found
 
 
-# A run of tokens of one kind: the kind, the first token, the one after the last.
-_Run = tuple[int, int, int]
+class _Run(NamedTuple):
+    """A piece: its number (`kinds.py`), its first token and the one after its last, and the same in bytes."""
+
+    fact: int
+    start: int
+    stop: int
+    begin: int
+    end: int
 
 
-def _runs(rendered: RenderedTokens) -> tuple[npt.NDArray[np.integer[Any]], dict[int, list[_Run]]]:
-    """The ids, and the runs of each message."""
-    ids, facts, counts = rendered.arrays()
-    runs: dict[int, list[_Run]] = {}
-    start = 0
-    for fact, count in zip(facts.tolist(), counts.tolist(), strict=True):
-        if count:
-            runs.setdefault(fact >> 4, []).append((fact & KIND_BITS, start, start + count))
-            start += count
-    return ids, runs
+class _Written(NamedTuple):
+    """A rendering: the ids of its batch, their bytes, where those of each begin, and its own pieces."""
+
+    ids: npt.NDArray[np.int32]
+    read: bytes
+    ends: npt.NDArray[np.int64]
+    pieces: list[_Run]
+    tools: Any
 
 
-def _of_context(
-    index: int, message: Message, encoder: PieceEncoder, ids: npt.NDArray[np.integer[Any]], runs: Sequence[_Run]
-) -> Difference | None:
+class _Prover:
+    """Compares renderings of one renderer with their messages.
+
+    An answer is read as a server would read it. Where no text in it holds a mark, what it is read as depends on its
+    markup alone, so of all answers with equal markup one is read::
+
+        <think>\\n REASONING \\n</think>\\n\\n REPLY <|im_end|>      text 0 is its reasoning, text 1 its content
+    """
+
+    def __init__(self, renderer: Parses) -> None:
+        self._renderer, self._stops = renderer, renderer.get_stop_token_ids()
+        calls, tags = renderer.reader.calls, renderer.reader.tags
+        # A template without parsers reads completions as texts: then its answers are looked up like other texts.
+        self._reads_markup = calls is not None or tags is not None
+        self._marks = tuple({*(tags or ()), *(calls.marks if calls is not None else ())})
+        self._bare = calls.bare if calls is not None else ()
+        self._readings: dict[Any, tuple[int, int]] = {}  # numbers of the texts that are reasoning and content, or -1
+
+    def difference(self, written: _Written, messages: Sequence[Message], notes: Notes, first: int) -> Difference | None:
+        """The first field that does not come back."""
+        pieces: dict[int, list[_Run]] = {}
+        for piece in written.pieces:
+            pieces.setdefault(piece.fact >> 4, []).append(piece)
+        left_out = {(one.message, one.field) for one in (*notes.unwritten, *notes.by_format)}
+        for index in range(first, len(messages)):
+            message, own = messages[index], pieces.get(index, [])
+            found: Difference | None = None
+            if message["role"] == "assistant" and self._reads_markup:
+                found = self._of_answer(index, message, written, own, left_out)
+            elif (index, "content") not in left_out:
+                found = _of_context(index, message, written, own)
+            if found is not None:
+                return found
+        return None
+
+    def _of_answer(
+        self, index: int, message: Message, written: _Written, own: list[_Run], left_out: set[tuple[int, str]]
+    ) -> Difference | None:
+        """The first field of an answer that is read otherwise."""
+        sampled = [piece for piece in own if piece.fact & SAMPLED and piece.fact & KIND_BITS != Kind.OPENER]
+        # A template may stop at another token than its tokenizer names; it is not read as text.
+        if (
+            sampled
+            and sampled[-1].fact & KIND_BITS == Kind.STOP
+            and int(written.ids[sampled[-1].start]) not in self._stops
+        ):
+            sampled.pop()
+        begin = sampled[0].begin if sampled else 0
+        prompt = self._renderer.prompt_end(written.read[max(0, begin - _PROMPT_END) : begin].decode(errors="replace"))
+        texts, markup = _divided(written.read, sampled)
+        key = prompt, markup
+        wanted = message["content"]
+        is_plain = "tool_calls" not in message and self._are_plain(texts)
+        if is_plain and isinstance(wanted, str) and key in self._readings:
+            reasoning, content = ("" if at < 0 else texts[at] for at in self._readings[key])
+            is_same = reasoning == (reasoning_of(message) or "").strip() or (index, "reasoning_content") in left_out
+            if is_same and content == wanted.strip():
+                return None
+        found, read = self._read(index, message, written, sampled, (prompt, left_out))
+        if is_plain and found is None and not read.tool_calls and self._is_apart(markup):
+            held = (read.reasoning_content or "").strip(), read.content.strip()
+            if all(not text or texts.count(text) == 1 for text in held):
+                self._readings[key] = (_number(held[0], texts), _number(held[1], texts))
+        return found
+
+    def _are_plain(self, texts: Sequence[str]) -> bool:
+        """Whether no text holds a mark, or is what a call without a tag begins with."""
+        if self._bare and any(text.lstrip(_SEPARATORS).startswith(self._bare) for text in texts):
+            return False
+        return not any(mark in text for text in texts for mark in self._marks)
+
+    def _is_apart(self, markup: Sequence[bytes | int]) -> bool:
+        """Whether no mark can begin in a text and end in markup, or the other way round."""
+        if any(isinstance(one, int) and isinstance(two, int) for one, two in pairwise(markup)):
+            return False
+        ends = [(mark[:at], mark[at:]) for mark in map(str.encode, self._marks) for at in range(1, len(mark))]
+        written = [one for one in markup if isinstance(one, bytes)]
+        return not any(one.endswith(head) or one.startswith(tail) for one in written for head, tail in ends)
+
+    def _read(
+        self,
+        index: int,
+        message: Message,
+        written: _Written,
+        sampled: list[_Run],
+        given: tuple[PromptEnd, set[tuple[int, str]]],
+    ) -> tuple[Difference | None, ParsedResponse]:
+        """The difference, and what the answer is read as; `given`: its prompt, and the fields that are left out."""
+        prompt, left_out = given
+        start, stop, begin, end = (sampled[0][1], sampled[-1][2], sampled[0][3], sampled[-1][4]) if sampled else [0] * 4
+        decoded = written.read[begin:end], written.ends[start : stop + 1] - begin
+        completion = Completion(self._renderer.encoder, written.ids[start:stop].tolist(), self._stops, decoded)
+        read = self._renderer.read(completion, written.tools, prompt)
+        found = _compared(index, message, read, left_out)
+        if found is None:
+            return None, read
+        # In history a template may write `</think>` where the prompt had opened a block (GLM).
+        other = self._renderer.read(completion, written.tools, self._renderer.prompt_end(None))
+        return (None, other) if _compared(index, message, other, left_out) is None else (found, read)
+
+
+def _number(text: str, texts: Sequence[str]) -> int:
+    return texts.index(text) if text else -1
+
+
+def _divided(read: bytes, sampled: Sequence[_Run]) -> tuple[list[str], tuple[bytes | int, ...]]:
+    """The texts of an answer without white space around them, and its pieces: a text as its kind if it is not blank."""
+    texts, markup = list[str](), list[bytes | int]()
+    for fact, _, _, begin, end in sampled:
+        held, kind = read[begin:end], fact & KIND_BITS
+        if kind in _TEXTS_OF_MODEL and (text := held.decode(errors="replace").strip()):
+            texts.append(text)
+            markup.append(kind)
+        else:
+            markup.append(held)
+    return texts, tuple(markup)
+
+
+def _of_context(index: int, message: Message, written: _Written, own: list[_Run]) -> Difference | None:
+    """The first text of another message that is not among its tokens."""
     texts = [text for text in map(str.strip, _texts(message)) if text]
-    here = [run for run in runs if run[0] in _OF_TEXTS]
+    here = [piece for piece in own if piece.fact & KIND_BITS in _OF_TEXTS]
     if not texts:
         return None
     if not here:
         return Difference(index, "content", "\n".join(texts), "")
     # With a token on both sides: where a text meets the template's, one token may hold characters of both.
-    begin, end = max(0, here[0][1] - 1), here[-1][2] + 1
-    read = b"".join(encoder.token_bytes(ids[begin:end].tolist())).decode(errors="replace")
-    at = 0
+    first, last = max(0, here[0].start - 1), min(here[-1].stop + 1, len(written.ids))
+    at, end = int(written.ends[first]), int(written.ends[last])
     for text in texts:
-        place = read.find(text, at)
-        if place < 0:
-            places = [(read.find(form, at), form) for form in _forms(text)]
-            place, text = next(((place, form) for place, form in places if place >= 0), (-1, text))
-        if place < 0:
-            return Difference(index, "content", text, read.strip())
-        at = place + len(text)
+        for form in _forms(text):
+            place = written.read.find(form, at, end)
+            if place >= 0:
+                break
+        else:
+            return Difference(index, "content", text, written.read[at:end].decode(errors="replace").strip())
+        at = place + len(form)
     return None
 
 
-def _forms(text: str) -> list[str]:
-    """How a text may be written otherwise: in a JSON string, or as the JSON that it holds."""
-    forms = [json.dumps(text, ensure_ascii=False)[1:-1]]
+def _forms(text: str) -> Iterator[bytes]:
+    """A text as it is, and how it may be written otherwise: in a JSON string, or as the JSON that it holds."""
+    yield text.encode()
+    yield json.dumps(text, ensure_ascii=False)[1:-1].encode()
     if text[0] in '{["-0123456789tfn':
         with suppress(ValueError):
-            forms.append(json.dumps(json.loads(text), ensure_ascii=False))
-    return forms
-
-
-def _of_answer(
-    index: int,
-    message: Message,
-    by: tuple[Parses, Any, set[int]],
-    ids: npt.NDArray[np.integer[Any]],
-    runs: Sequence[_Run],
-    left_out: set[tuple[int, str]],
-) -> Difference | None:
-    """The first field of an answer that is read otherwise.
-
-    Args:
-        by: the renderer, the tools, and the ids at which its reading stops.
-    """
-    renderer, tools, stops = by
-    sampled = [run for run in runs if run[0] & SAMPLED]
-    # A template may stop at another token than its tokenizer names; it is not read as text.
-    if sampled and sampled[-1][0] == Kind.STOP and int(ids[sampled[-1][1]]) not in stops:
-        sampled.pop()
-    start, stop = (sampled[0][1], sampled[-1][2]) if sampled else (0, 0)
-    completion = ids[start:stop].tolist()
-    if len(message) == 2 and all(run[0] in _PLAIN for run in sampled):
-        end = next((run[1] for run in sampled if run[0] == Kind.STOP), stop)
-        text = b"".join(renderer.encoder.token_bytes(completion[: end - start])).decode(errors="replace")
-        # No format's markup is without one of these characters, so this text is read as the content that it is.
-        if not _MARKS.search(text) and text.strip() in _joined(message):
-            return None
-    prompt = ids[max(0, start - _PROMPT_END) : start].tolist()
-    found = _compared(index, message, renderer.parse_response(completion, tools=tools, prompt_ids=prompt), left_out)
-    if found is None:
-        return None
-    # In history a template may write `</think>` where the prompt had opened a block (GLM).
-    other = _compared(index, message, renderer.parse_response(completion, tools=tools), left_out)
-    return found if other is not None else None
+            yield json.dumps(json.loads(text), ensure_ascii=False).encode()
 
 
 def _compared(index: int, message: Message, read: ParsedResponse, left_out: set[tuple[int, str]]) -> Difference | None:

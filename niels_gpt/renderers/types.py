@@ -399,6 +399,14 @@ class RenderedBatch:
     token_bytes: Callable[[list[int]], list[bytes]] | None = field(default=None, compare=False, repr=False)
     notes: Sequence[Notes] = ()
 
+    @classmethod
+    def of(cls, rendered: RenderedTokens, messages: Sequence[Message]) -> RenderedBatch:
+        """A batch of one rendering of these messages."""
+        ids, facts, counts = rendered.arrays()
+        length, pieces = np.array([len(ids)], np.int64), np.array([len(facts)], np.int64)
+        attribution, notes = [rendered.attribution], [rendered.notes]
+        return cls(ids, length, facts, counts, pieces, [messages], attribution, notes=notes)
+
     @cached_property
     def message_indices(self) -> npt.NDArray[np.int32]:
         """int32 of shape (tokens,), into the messages of its own conversation; -1 belongs to none."""

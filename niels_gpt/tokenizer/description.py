@@ -48,6 +48,9 @@ class EngineJson(NamedTuple):
     official: bytes
 
 
+_GATHERED = 8192  # ids whose bytes are gathered at once: what that takes stays in the processor's cache
+
+
 class TokenBytes:
     """The bytes of text that each id encodes, concatenated in one `bytes`.
 
@@ -55,28 +58,11 @@ class TokenBytes:
         edges: int64 of shape (size + 1,); the bytes of id `i` are those from `edges[i]` to `edges[i + 1]`.
 
     Args:
-        words: vocabulary entry -> id.
-        size: the number of ids.
-        decode: a vocabulary entry to its bytes (`from_byte_alphabet` or `from_spaced`).
+        joined: the bytes of all ids. lengths: how many each has.
     """
 
-    def __init__(self, words: Mapping[str, int], size: int, decode: Callable[[str], bytes]) -> None:
-        by_id = [""] * size
-        for word, token in words.items():
-            by_id[token] = word
-        found = np.full(1, _NO_BYTE)
-        if decode is from_byte_alphabet:
-            # All entries by one lookup: a vocabulary has some 150 000 of them, and every opening of a tokenizer waits.
-            # UTF-16, because every character of the alphabet is one unit of 16 bits there, so units are bytes of text.
-            codes = np.frombuffer("".join(by_id).encode("utf-16-le", "surrogatepass"), np.uint16)
-            table = np.full(256 + len(_BYTE_OF), _NO_BYTE, np.int16)
-            table[list(_BYTE_OF)] = list(_BYTE_OF.values())
-            found = table.take(codes, mode="clip")  # larger codes get the last entry, which is no byte
-        if (found == _NO_BYTE).any():  # an entry has a character outside of the alphabet, or there is no alphabet
-            decoded = list(map(decode, by_id))
-            self._bytes, lengths = b"".join(decoded), list(map(len, decoded))
-        else:
-            self._bytes, lengths = found.astype(np.uint8).tobytes(), list(map(len, by_id))
+    def __init__(self, joined: bytes, lengths: Sequence[int]) -> None:
+        self._bytes = joined
         # Entries of 3 1 2 bytes: edges 0 3 4 6, so the bytes of id 1 are those from 3 to 4.
         self.edges = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
@@ -84,6 +70,44 @@ class TokenBytes:
         """The bytes of each id; empty where the vocabulary has no such id."""
         joined, at = self._bytes, np.asarray(ids, np.int64)
         return [joined[a:b] for a, b in zip(self.edges[at].tolist(), self.edges[at + 1].tolist(), strict=True)]
+
+    def joined(self, ids: npt.NDArray[np.integer[Any]]) -> tuple[bytes, npt.NDArray[np.int64]]:
+        """The bytes of ids, one after the other, and where those of each begin, and the end: (ids + 1,).
+
+        ::
+
+            edges 0 3 4 6     ids 2 0     lengths 2 3     ends 0 2 5     places  4 5 | 0 1 2  =  4-0 0-2  +  0 1 2 3 4
+        """
+        every = np.frombuffer(self._bytes, np.uint8)
+        ends = np.zeros(len(ids) + 1, np.int64)
+        begin = self.edges[ids]
+        np.cumsum(self.edges[ids + 1] - begin, out=ends[1:])
+        parts = []
+        for start in range(0, len(ids), _GATHERED):
+            here = ends[start : start + _GATHERED + 1]
+            places = (begin[start : start + _GATHERED] - here[:-1]).repeat(here[1:] - here[:-1])
+            places += np.arange(here[0], here[-1])
+            parts.append(every[places].tobytes())
+        return b"".join(parts), ends
+
+
+def _read_words(words: Mapping[str, int], size: int, decode: Callable[[str], bytes]) -> TokenBytes:
+    """The bytes of `size` ids from a vocabulary, whose entries `decode` reads (`from_byte_alphabet`, `from_spaced`)."""
+    by_id = [""] * size
+    for word, token in words.items():
+        by_id[token] = word
+    found = np.full(1, _NO_BYTE)
+    if decode is from_byte_alphabet:
+        # All entries by one lookup: a vocabulary has some 150 000 of them, and every opening of a tokenizer waits.
+        # UTF-16, because every character of the alphabet is one unit of 16 bits there, so units are bytes of text.
+        codes = np.frombuffer("".join(by_id).encode("utf-16-le", "surrogatepass"), np.uint16)
+        table = np.full(256 + len(_BYTE_OF), _NO_BYTE, np.int16)
+        table[list(_BYTE_OF)] = list(_BYTE_OF.values())
+        found = table.take(codes, mode="clip")  # larger codes get the last entry, which is no byte
+    if (found == _NO_BYTE).any():  # an entry has a character outside of the alphabet, or there is no alphabet
+        decoded = list(map(decode, by_id))
+        return TokenBytes(b"".join(decoded), list(map(len, decoded)))
+    return TokenBytes(found.astype(np.uint8).tobytes(), list(map(len, by_id)))
 
 
 @dataclass(frozen=True)
@@ -176,7 +200,7 @@ def read_description(
     size = 1 + max([*vocab.values(), *(int(token["id"]) for token in read.added)], default=-1)
     by_bytes = any(step["type"] == "ByteLevel" for step in _steps(json_data["pre_tokenizer"]))
     words = {**{token["content"]: int(token["id"]) for token in others}, **vocab}
-    token_bytes = TokenBytes(words, size, from_byte_alphabet if by_bytes else from_spaced)
+    token_bytes = _read_words(words, size, from_byte_alphabet if by_bytes else from_spaced)
     # Decoders apply the byte alphabet to added tokens too, so these must not contain characters that it changes.
     as_spelt = all(from_byte_alphabet(token["content"]) == token["content"].encode() for token in read.added)
     return Description(

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
+from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError
+from niels_gpt.renderers.round_trip import round_trips
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.conftest import run_cli
@@ -133,5 +136,41 @@ def test_commands_take_prove(tmp_path: Path) -> None:
     assert f"{chats}:4: message 1: content is 'Use <tool_call>" in " ".join(refused.stderr.split())
     plain = run_cli("episodes", "build", *given, "--out", tmp_path / "p")
     assert plain.returncode == 0, plain.stderr
+    told = run_cli("episodes", "build", *given, "--out", tmp_path / "t", "--prove", "--max-bad-rows", "all")
+    table = " ".join(told.stdout.split())
+    assert "proven 3" in table
+    assert "proven, with something written otherwise 1" in table
+    assert "used, but round_trip" not in table
     built = run_cli("episodes", "build", *given, "--out", tmp_path / "e", "--prove", "--max-bad-rows", "all", "--json")
     assert json.loads(built.stdout)["changed"]["round_trip_proven"] == 3
+
+
+@pytest.mark.parametrize("samples", ["auto", "per-turn"])
+def test_samples_are_proven_with_the_reasoning_that_they_train(samples: str, tmp_path: Path) -> None:
+    """The whole conversation drops the first answer's reasoning; the sample that trains it spells its end."""
+    good = [user(), assistant("a", reasoning_content="hm"), user(), assistant("b")]
+    bad = [user(), assistant("a", reasoning_content="I see </think> here"), user(), assistant("b")]
+    renderer = family("qwen3")
+    assert renderer.round_trip(bad).proven
+    encoder = as_encoder(renderer, policy=RenderingPolicy(prove=True), samples=samples)  # type: ignore[arg-type]
+    build_episodes([good, bad, good], tmp_path / "e", encoder=encoder, val_frac=0, max_bad_rows="all")
+    manifest = manifest_of(tmp_path / "e")
+    assert manifest["dropped"] == {"not_proven": 1}
+    assert manifest["changed"] == {"round_trip_proven": 2}  # no sample lacks a text
+    [rejected] = (tmp_path / "e" / "rejected.jsonl").read_text().splitlines()
+    assert "message 1: reasoning_content is 'I see </think> here'" in rejected
+
+
+@pytest.mark.parametrize(
+    "text", ["<think>", "</think>", "a</think>b", "<tool_call>", "x <tool_call>\n{", "{", "</tool_call>"]
+)
+@pytest.mark.parametrize("name", TOKENS)
+def test_what_was_read_of_equal_markup_says_nothing_of_a_text_with_a_mark(name: str, text: str) -> None:
+    """A batch reads one of its answers with equal markup; it proves what each conversation proves by itself."""
+    renderer = renderer_of(name, ("on_unwritten", "drop"))
+    said = [assistant(f"It says {text}."), assistant(text), assistant("so", reasoning_content=f"hm {text} so")]
+    plain = [assistant("fine"), assistant("so", reasoning_content="hm"), assistant(" so\n"), assistant("")]
+    chats = [[user(), one] for one in [*plain, *said, *plain]]
+    alone = [renderer.round_trip(chat).difference for chat in chats]
+    batch = renderer.render_many(chats)
+    assert [trip.difference for trip in round_trips([renderer] * len(chats), batch, [None] * len(chats))] == alone

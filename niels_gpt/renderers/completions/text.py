@@ -9,9 +9,10 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from functools import cached_property
-from itertools import accumulate
 
-from niels_gpt.tokenizer.pieces import PieceEncoder, token_id_list
+import numpy as np
+
+from niels_gpt.tokenizer.pieces import PieceEncoder, Positions, bytes_of_ids, edges_of, lengths_of, token_id_list
 
 _UNKNOWN = "\ufffd".encode()
 _SPACE = re.compile(r"\s*")
@@ -29,23 +30,27 @@ class Completion:
         text: their text.
         stopped: there was a stop.
         guessed: `find` took a spelling for a marker, which more tokens might have shown to be text.
+
+    Args:
+        decoded: the bytes of the ids, and where those of each begin, where the caller has them already.
     """
 
-    def __init__(self, encoder: PieceEncoder, token_ids: Sequence[int], stop_ids: Collection[int]) -> None:
-        ids = token_id_list(token_ids, "token_ids")
+    def __init__(
+        self,
+        encoder: PieceEncoder,
+        token_ids: Sequence[int],
+        stop_ids: Collection[int],
+        decoded: tuple[bytes, Positions] | None = None,
+    ) -> None:
+        ids = token_id_list(token_ids, "token_ids") if decoded is None else [*token_ids]
         # Of the ids 7 9 4 9 2 with the stops 9 and 2: 7, and the rest is ignored, as a server would not have sent it.
         end = min((ids.index(stop) for stop in stop_ids if stop in ids), default=len(ids))
         self.stopped = end < len(ids)
         self.ids = ids[:end]
         self._added, self._controls = encoder.added_ids, encoder.control_ids
-        size = encoder.vocab_size
-        if self.ids and (min(self.ids) < 0 or max(self.ids) >= size):
-            # A model whose embedding is padded may sample ids that the tokenizer does not have.
-            known = iter(encoder.token_bytes([token for token in self.ids if 0 <= token < size]))
-            self._bytes = [next(known) if 0 <= token < size else _UNKNOWN for token in self.ids]
-        else:
-            self._bytes = encoder.token_bytes(self.ids)
-        self.text = b"".join(self._bytes).decode("utf-8", "surrogateescape")
+        self._bytes, self._edges = _decoded(encoder, self.ids) if decoded is None else decoded
+        self._bytes = self._bytes[: int(self._edges[end])]
+        self.text = self._bytes.decode("utf-8", "surrogateescape")
         self._is_ascii = self.text.isascii()
         self.guessed = False
         self._found: dict[int, list[int]] = {}  # id of an added token -> its places, filled when they are first needed
@@ -121,12 +126,13 @@ class Completion:
 
     def has_text(self, start: int, stop: int) -> bool:
         """Whether the tokens `start` to `stop` have more than white space."""
-        return bool(b"".join(self._bytes[start:stop]).strip())
+        return bool(self._bytes[self._before[start] : self._before[stop]].strip())
 
     @cached_property
     def _before(self) -> list[int]:
         """How many bytes are before each token, and all; one more than there are tokens."""
-        return [0, *accumulate(map(len, self._bytes))]
+        before: list[int] = self._edges.tolist()
+        return before
 
     def _places_of(self, token: int) -> Sequence[int]:
         """The characters at which an added token starts, ascending."""
@@ -134,10 +140,24 @@ class Completion:
             places, at, char = self._found.setdefault(token, list[int]()), 0, 0
             for _ in range(self.ids.count(token)):  # none for most tokens
                 place = self.ids.index(token, at)
-                char += len(b"".join(self._bytes[at:place]).decode("utf-8", "surrogateescape"))
+                begin, end = self._before[place], self._before[place + 1]
+                char += len(self._bytes[self._before[at] : begin].decode("utf-8", "surrogateescape"))
                 places.append(char)
-                char, at = char + len(self._bytes[place].decode()), place + 1
+                char, at = char + len(self._bytes[begin:end].decode()), place + 1
         return self._found[token]
+
+
+def _decoded(encoder: PieceEncoder, ids: list[int]) -> tuple[bytes, Positions]:
+    """The bytes of ids and where each begins; U+FFFD for ids that the tokenizer lacks.
+
+    A model whose embedding is padded may sample such ids.
+    """
+    size = encoder.vocab_size
+    if not ids or (min(ids) >= 0 and max(ids) < size):
+        return bytes_of_ids(encoder).joined(np.array(ids, np.int64))
+    known = iter(encoder.token_bytes([token for token in ids if 0 <= token < size]))
+    words = [next(known) if 0 <= token < size else _UNKNOWN for token in ids]
+    return b"".join(words), edges_of(lengths_of(words))
 
 
 def replace_surrogates(text: str) -> str:
