@@ -275,14 +275,15 @@ def _of_context(index: int, message: Message, written: _Written, own: list[_Run]
         return Difference(index, "content", "\n".join(texts), "")
     # With a token on both sides: where a text meets the template's, one token may hold characters of both.
     first, last = max(0, here[0].start - 1), min(here[-1].stop + 1, len(written.ids))
-    at, end = int(written.ends[first]), int(written.ends[last])
+    begin, end = int(written.ends[first]), int(written.ends[last])
+    at = begin
     for text in texts:
         for form in _forms(text):
             place = written.read.find(form, at, end)
             if place >= 0:
                 break
         else:
-            return Difference(index, "content", text, written.read[at:end].decode(errors="replace").strip())
+            return Difference(index, "content", text, written.read[begin:end].decode(errors="replace").strip())
         at = place + len(form)
     return None
 
