@@ -315,4 +315,4 @@ class Build:
         if error is None:
             unit_folder.delete_all(self._out)
         else:  # Ctrl-C too must not lose finished units
-            unit_folder.retain_or_delete(self._out, self._options.progress)
+            unit_folder.retain_or_delete(self._out, self._recipe, self._options.progress)

@@ -85,12 +85,13 @@ def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) ->
     rename_and_delete(other)
 
 
-def retain_or_delete(out: Path, progress: Progress) -> None:
-    """After a failed build: retain the folder if it has finished units, else delete it.
+def retain_or_delete(out: Path, recipe: Mapping[str, Any], progress: Progress) -> None:
+    """After a failed build: retain the folder if the next one can continue with its finished units, else delete it.
 
     With a single unit, starting again costs less than a directory beside the output that a user has to understand.
     """
-    if len(finished := list(units_path(out).glob("*/unit_*"))) > 1:
+    finished = list(units_path(out).glob("*/unit_*"))
+    if len(finished) > 1 and recipe.get("dataset_config") is not None:
         folder = finished[0].parent
         progress.note(
             f"{out}: {len(finished):,} finished units stay in {folder}; the same command continues from there"
