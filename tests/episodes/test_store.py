@@ -325,7 +325,8 @@ def test_a_manifest_that_stays_damaged_is_named(store: FileServer, tmp_path: Pat
 CHILD = """
 import sys
 from pathlib import Path
-from tests.episodes.test_store import opened, ShardCache, as_lists
+from tests.episodes.test_store import opened, remote_files, ShardCache, as_lists
+remote_files.READ_SECONDS = 1.0
 cache = ShardCache(Path(sys.argv[2]), int(sys.argv[3]))
 loader = opened(sys.argv[1], shard_cache=cache, epoch_seed=int(sys.argv[4]))
 print("open", flush=True)
