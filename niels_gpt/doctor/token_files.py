@@ -16,15 +16,14 @@ import numpy.typing as npt
 from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import SLICE_BYTES, SLICE_ROWS, Slice
 from niels_gpt.errors import UsageError
-from niels_gpt.imports.arrays import NO_ID, NUMPY_HEADER, SNIFFED, UPPER, ids_of, token_dtype_of
-from niels_gpt.imports.formats import ImportOptions, SplitFiles
+from niels_gpt.imports.arrays import NO_ID, NUMPY_HEADER, SNIFFED, ids_of, token_dtype_of, width_of
+from niels_gpt.imports.formats import ImportOptions, SplitFiles, map_file
 from niels_gpt.imports.run import FORMATS
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
 WINDOW = 4096
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>")
-MOST = 0.9  # of the upper halves of ids are below `UPPER`, or the ids are no uint32
 
 
 @dataclass(frozen=True)
@@ -164,25 +163,11 @@ def _first_file(path: Path) -> Path | None:
 
 
 def _dtype_of(file: Path) -> str | None:
-    """The dtype of ids without a header, by the upper halves of the first ones, which are small in uint32.
-
-    ::
-
-        uint32  151644 872 198     as uint16  20572 2  872 0  198 0      upper halves 2 0 0
-
-    In uint16 every second id would have to be below `UPPER`, where control tokens and bytes are.
-
-    Returns:
-        `None` if there is a header, which says it.
-    """
+    """The dtype of ids without a header, as the first ones look; `None` if there is a header, which says it."""
     with file.open("rb") as opened:
-        has_header = opened.read(len(NUMPY_HEADER)) == NUMPY_HEADER or token_dtype_of(file) is not None
-        opened.seek(0)
-        upper = np.fromfile(opened, dtype="<u2", count=SNIFFED)[1::2]
-    if has_header:
-        return None
-    is_wide = not file.stat().st_size % 4 and float((upper < UPPER).mean()) > MOST
-    return "uint32" if is_wide else "uint16"
+        if opened.read(len(NUMPY_HEADER)) == NUMPY_HEADER or token_dtype_of(file) is not None:
+            return None
+    return f"uint{8 * width_of(map_file(file, '<u2'))}"
 
 
 def _slices_of_rows(lengths: Int64s) -> Iterator[tuple[int, int]]:

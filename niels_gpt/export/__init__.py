@@ -3,7 +3,7 @@
 How an export runs::
 
     export(source, "trl", out)                    run.py
-      splits_of, open_source -> Examples, Stream  source.py              one split of the dataset
+      splits_of, open_source -> Source            source.py              one split of the dataset
       arrange -> Rows, a million tokens at a time arranging.py, rows.py  limit, order, truncation, packing
       Format.open -> SplitWriter.write(rows)      formats.py             and one file for each format:
                                                   hf, megatron, megatron_bridge; preferences
@@ -13,7 +13,7 @@ How an export runs::
 (OLMo-core, litData, nanoGPT, ...) are written by examples/exports in some lines each.
 
 To add a format, write one file with a `SplitWriter` and a `Format`, and one line in registry.py. writers.py has what
-writers share: files with checksums, parquet.
+writers share: files with checksums, parquet, files named as on the hub.
 """
 
 from __future__ import annotations

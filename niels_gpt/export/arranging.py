@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export.rows import Int64s, Rows, cut, padded_inputs
-from niels_gpt.export.source import Examples, Stream, portions_of
+from niels_gpt.export.source import Source, portions_of
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import pack
 from niels_gpt.ranges import LIMIT, MAX_LENGTH, PAD_MULTIPLE, SEED
@@ -60,20 +59,20 @@ class Arrangement:
         return dict(vars(self))
 
 
-def arrange(source: Examples | Stream, how: Arrangement) -> Iterator[Rows]:
+def arrange(source: Source, how: Arrangement) -> Iterator[Rows]:
     """The rows to export, about a million tokens at a time.
 
     Raises:
         UsageError: a row is too long and the policy is `error`; or no row is left; or a stream was to be truncated,
             shuffled or packed. All of that when this is called, and not at the first row.
     """
-    if isinstance(source, Stream):
+    if source.is_stream:
         if how.packing or how.shuffle is not None or how.max_length is not None:
             raise UsageError(
                 f"{source.facts.path}: a pretrain cache is exported document by document, in its order; packing, "
                 "shuffle and max_length are for conversations. Leave them out"
             )
-        return limited(source.portions(), how.limit)
+        return limited(source.documents(), how.limit)
     # Such rows were packed by lengths without padding.
     if how.pad_multiple > 1 and source.facts.several_texts:
         raise UsageError(
@@ -90,9 +89,9 @@ def arrange(source: Examples | Stream, how: Arrangement) -> Iterator[Rows]:
     return limited(portions, how.limit)
 
 
-def n_rows(source: Examples | Stream, how: Arrangement) -> int | None:
+def n_rows(source: Source, how: Arrangement) -> int | None:
     """How many rows will be exported at most, for progress; `None` where that is not known before."""
-    if isinstance(source, Stream) or how.packing:
+    if source.is_stream or how.packing:
         return how.limit
     return source.n if how.limit is None else min(source.n, how.limit)
 
@@ -111,7 +110,7 @@ def limited(portions: Iterator[Rows], limit: int | None) -> Iterator[Rows]:
             return
 
 
-def _one_by_one(source: Examples, numbers: Int64s | None, how: Arrangement) -> Iterator[Rows]:
+def _one_by_one(source: Source, numbers: Int64s | None, how: Arrangement) -> Iterator[Rows]:
     """Rows without packing.
 
     Args:
@@ -130,7 +129,7 @@ def _one_by_one(source: Examples, numbers: Int64s | None, how: Arrangement) -> I
         yield rows if how.max_length is None else cut(rows, how.max_length, how.too_long)
 
 
-def _packed(source: Examples, numbers: Int64s | None, how: Arrangement) -> Iterator[Rows]:
+def _packed(source: Source, numbers: Int64s | None, how: Arrangement) -> Iterator[Rows]:
     """Rows with packing: the rows of the source that share a row become its texts.
 
     ::
@@ -165,13 +164,13 @@ def _packed(source: Examples, numbers: Int64s | None, how: Arrangement) -> Itera
             yield replace(rows, lengths=np.add.reduceat(rows.lengths, ends - counts))
 
 
-def _lengths(source: Examples, numbers: Int64s) -> Int64s:
+def _lengths(source: Source, numbers: Int64s) -> Int64s:
     """The lengths of rows: the only arrays of an export that grow with the source, 8 bytes a row."""
-    parts = (source.lengths(numbers[at : at + LENGTHS_AT_ONCE]) for at in range(0, len(numbers), LENGTHS_AT_ONCE))
-    return np.concatenate(list(chain([np.empty(0, dtype=np.int64)], parts)))
+    some = (numbers[at : at + LENGTHS_AT_ONCE] for at in range(0, len(numbers), LENGTHS_AT_ONCE))
+    return np.concatenate([np.empty(0, dtype=np.int64), *map(source.split.lengths_of, some)])
 
 
-def _fitting(source: Examples, width: int, policy: str) -> Int64s | None:
+def _fitting(source: Source, width: int, policy: str) -> Int64s | None:
     """The numbers of the rows that are not too long, where the policy leaves those out; `None` for all rows.
 
     Raises:

@@ -37,8 +37,8 @@ class Settings:
         return self.packing or facts.several_texts
 
 
-class SplitWriter(Protocol):
-    """Writes one split.
+class Files(Protocol):
+    """The files of one split.
 
     Attributes:
         files: the written files, by name below the export's directory; complete after `close`.
@@ -47,16 +47,20 @@ class SplitWriter(Protocol):
     @property
     def files(self) -> dict[str, FileRecord]: ...
 
-    def write(self, rows: Rows) -> None:
-        """Append rows."""
-        ...
-
     def close(self) -> None:
         """Finish all files."""
         ...
 
     def abandon(self) -> None:
         """Close unfinished files after an error; does nothing after `close`."""
+        ...
+
+
+class SplitWriter(Files, Protocol):
+    """Writes one split."""
+
+    def write(self, rows: Rows) -> None:
+        """Append rows."""
         ...
 
 

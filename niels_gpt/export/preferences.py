@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,8 @@ from niels_gpt.datasets import Split, open_dataset
 from niels_gpt.errors import UsageError
 from niels_gpt.export.arranging import Arrangement
 from niels_gpt.export.formats import Settings
-from niels_gpt.export.hf import HubFiles
 from niels_gpt.export.source import Facts
-from niels_gpt.export.writers import Lists, ParquetFile
+from niels_gpt.export.writers import HubFiles
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.progress import Progress
 from niels_gpt.seeds import order
@@ -36,8 +35,8 @@ from niels_gpt.seeds import order
 GROUPS_AT_ONCE: Final = 2048
 # Longer than any completion.
 NO_LIMIT: Final = (1 << 31) - 2
-PAIRS: Final = ("best_worst", "adjacent", "all")
-MARGINS: Final = ("stored", "scores", "none")
+PAIRS: Final = ("best_worst", "all")
+MARGINS: Final = ("stored", "none")
 
 Ids = npt.NDArray[np.int64]
 
@@ -82,31 +81,6 @@ class PreferenceFormat:
     library: str = "pyarrow"
 
 
-class _Table(NamedTuple):
-    """Some rows: `ids` of all columns, for the size of files, and the columns."""
-
-    ids: Ids
-    columns: dict[str, Lists | npt.NDArray[Any]]
-
-
-class _PreferenceFiles(HubFiles):
-    """The rows of one split."""
-
-    def write_rows(self, rows: list[Row]) -> None:
-        """Append rows, to a new file if need be."""
-        lists = {
-            name: (np.concatenate([row[name] for row in rows]), np.array([len(row[name]) for row in rows]))
-            for name in self.columns
-        }
-        scalars = {name: np.array([row[name] for row in rows], dtype) for name, dtype in self.scalars.items()}
-        table = _Table(np.concatenate([values for values, _ in lists.values()]), {**lists, **scalars})
-        self.write(cast("Any", table))  # of rows, `HubFiles` reads `ids` alone
-
-    def append(self, file: ParquetFile, rows: Any) -> None:
-        """Append a table as a row group."""
-        file.write(rows.columns)
-
-
 class PreferenceSource:
     """One split of a dataset of preferences, opened and checked.
 
@@ -122,26 +96,33 @@ class PreferenceSource:
         self._split = PreferenceSplit([source], split, fitting)
         self._scalars = dict(chosen.scalars)
         # TRL would read a column of margins that were never computed, and its loss would change.
-        margin = self._options.get("margin")
-        has_margins = margin == "scores"
-        if margin == "stored":
+        has_margins = False
+        if self._options.get("margin") == "stored":
             known = ~np.isnan(self._split.records(self._split.begins[:-1])["margin"])
             has_margins = bool(known.any())
             if has_margins and not known.all():
                 raise UsageError(
                     f"{source}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for "
-                    "every row. Pass margin=none or margin=scores"
+                    "every row. Pass margin=none"
                 )
         if not has_margins:
             self._scalars.pop("margin", None)
 
-    def open_files(self, folder: Path, settings: Settings) -> _PreferenceFiles:
-        """The files to write into, below the export's directory; the caller closes them."""
-        files = _PreferenceFiles(folder, self.facts, settings)
-        files.columns, files.scalars = dict.fromkeys(self._chosen.lists, "int32"), self._scalars
-        return files
+    def open_files(self, folder: Path, settings: Settings) -> HubFiles:
+        """The files that `write` fills, below the export's directory."""
+        columns = dict.fromkeys(self._chosen.lists, "int32")
+        self._files = HubFiles(folder, self.facts.split, settings.shard_tokens, columns, self._scalars)
+        return self._files
 
-    def write(self, files: _PreferenceFiles, progress: Progress) -> dict[str, int]:
+    def _append(self, rows: list[Row]) -> None:
+        lists = {
+            name: (np.concatenate([row[name] for row in rows]), np.array([len(row[name]) for row in rows]))
+            for name in self._chosen.lists
+        }
+        scalars = {name: np.array([row[name] for row in rows], dtype) for name, dtype in self._scalars.items()}
+        self._files.append({**lists, **scalars}, sum(len(values) for values, _ in lists.values()))
+
+    def write(self, progress: Progress) -> dict[str, int]:
         """Write the rows of all groups, up to the limit.
 
         Returns:
@@ -167,7 +148,7 @@ class PreferenceSource:
                 rows += of_group
             rows = rows[: None if limit is None else limit - counts["rows"]]
             if rows:
-                files.write_rows(rows)
+                self._append(rows)
             for row in rows:
                 lengths = [len(row[name]) for name in chosen.lists]
                 counts["tokens"] += sum(lengths)
@@ -178,6 +159,10 @@ class PreferenceSource:
             progress.advance(stop - first)
             if limit is not None and counts["rows"] >= limit:
                 break
+        if not counts["rows"]:
+            raise UsageError(
+                f"{self.facts.path}: no row of {self.facts.split} is left: no group has a better and a worse completion"
+            )
         return counts
 
 
@@ -222,7 +207,7 @@ def _pairs(sides: Sequence[Side], how: str) -> Iterator[tuple[Side, Side]]:
     """
     if len(sides) < 2:
         raise UsageError("the dataset holds single completions, which form no pairs; export them with --to trl-kto")
-    pairs: Any = {"best_worst": [(sides[0], sides[-1])], "adjacent": pairwise(sides)}.get(how) or combinations(sides, 2)
+    pairs = combinations(sides, 2) if how == "all" else [(sides[0], sides[-1])]
     return ((better, worse) for better, worse in pairs if better.record["rank"] < worse.record["rank"])
 
 
@@ -236,16 +221,10 @@ def _dpo(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
 def _reward(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
     """The rows of `trl-reward`; RewardTrainer reads each completion with its prompt in front."""
     for chosen, rejected in _pairs(sides, options["pairs"]):
-        # The margin of a group is in the record of its first completion.
-        margin = float(sides[0].record["margin"])
-        if options["margin"] == "scores":
-            margin = float(chosen.record["score"] - rejected.record["score"])
-            if np.isnan(margin):
-                raise UsageError("margin=scores, but a completion has no score; leave the option out")
         yield {
             "chosen_ids": np.concatenate([chosen.prompt, chosen.ids]),
             "rejected_ids": np.concatenate([rejected.prompt, rejected.ids]),
-            "margin": margin,
+            "margin": float(sides[0].record["margin"]),  # that of a group is in the record of its first completion
             "context": 2 * len(chosen.prompt),
         }
 

@@ -12,14 +12,13 @@ import numpy as np
 from niels_gpt import ranges
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, shown
 from niels_gpt.export.arranging import Arrangement, arrange, n_rows
-from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings, SplitWriter
+from niels_gpt.export.formats import SHARD_TOKENS, Files, Format, Settings, SplitWriter
 from niels_gpt.export.preferences import PreferenceFormat, PreferenceSource, check_options
 from niels_gpt.export.registry import any_format_named
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import (
-    Examples,
     Facts,
-    Stream,
+    Source,
     check_bytes,
     checked_split,
     open_source,
@@ -88,19 +87,22 @@ def export(
     # First: whether an option exists does not depend on the data.
     form, how, settings = _checked_arguments(to, arrangement, binary, shard_tokens, options)
     path = Path(source)
+    wanted = checked_split(split)
     if isinstance(form, PreferenceFormat):
-        return _export_preferences(path, form, Path(out), checked_split(split), how, settings, overwrite, progress)
+        require_preferences(path)
     # Whatever can be refused without reading all rows is refused first: val comes last, perhaps after hours.
-    sources = {name: open_source(path, name) for name in checked_split(split) or splits_of(path)}
-    if not sources:
+    splits: dict[str, _Conversations | PreferenceSource] = {
+        name: PreferenceSource(path, name, form, how, settings)
+        if isinstance(form, PreferenceFormat)
+        else _Conversations(open_source(path, name), form, how, settings)
+        for name in wanted or splits_of(path)
+    }
+    if not splits:
         raise CacheError(f"{path}: no split contains rows; there is nothing to export")
-    # `arrange` checks when it is called and reads when it is iterated over.
-    arranged = {name: arrange(opened, how) for name, opened in sources.items()}
-    facts = {name: opened.facts for name, opened in sources.items()}
     with StagedDirectory(Path(out), manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
-        writers: dict[str, SplitWriter] = {}
-        for name in sources:
-            writers[name] = form.open(staged.path, facts[name], settings)
+        writers: dict[str, Files] = {}
+        for name, opened in splits.items():
+            writers[name] = opened.open_files(staged.path, settings)
             # After an error in any split all writers close their files, before the staged directory is removed.
             stack.callback(writers[name].abandon)
         if how.limit is None:
@@ -108,11 +110,10 @@ def export(
         files: dict[str, FileRecord] = {}
         counts: dict[str, dict[str, int]] = {}
         for name, writer in writers.items():
-            rows = _with_weights_of(form, arranged[name], settings.binary, facts[name])
-            counts[name] = _write(rows, sources[name], how, form, writer, progress)
+            counts[name] = splits[name].write(progress)
             writer.close()
             files |= writer.files
-        return _finish(staged, form, settings, how, facts, counts, files)
+        return _finish(staged, form, settings, how, {name: of.facts for name, of in splits.items()}, counts, files)
 
 
 def _checked_arguments(
@@ -217,65 +218,35 @@ def _finish(
     return manifest
 
 
-def _export_preferences(
-    path: Path,
-    form: PreferenceFormat,
-    out: Path,
-    splits: list[str] | None,
-    how: Arrangement,
-    settings: Settings,
-    overwrite: bool,
-    progress: Progress,
-) -> dict[str, Any]:
-    """See `export`."""
-    require_preferences(path)
-    # As in `export`: whatever can be refused without reading all groups is refused first.
-    sources = {name: PreferenceSource(path, name, form, how, settings) for name in splits or splits_of(path)}
-    counts: dict[str, dict[str, int]] = {}
-    files: dict[str, FileRecord] = {}
-    with StagedDirectory(out, manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
-        if how.limit is None:
-            check_bytes(path, progress)
-        for name, opened in sources.items():
-            writer = opened.open_files(staged.path, settings)
-            stack.callback(writer.abandon)
-            counts[name] = opened.write(writer, progress)
-            if not counts[name]["rows"]:
-                raise UsageError(f"{path}: no row of {name} is left: no group has a better and a worse completion")
-            writer.close()
-            files |= writer.files
-        facts = {name: opened.facts for name, opened in sources.items()}
-        return _finish(staged, form, settings, how, facts, counts, files)
+class _Conversations:
+    """One split of conversations or documents, opened and arranged."""
 
+    def __init__(self, source: Source, form: Format, how: Arrangement, settings: Settings) -> None:
+        self.facts, self._source, self._form, self._how = source.facts, source, form, how
+        # `arrange` checks when it is called and reads when it is iterated over.
+        self._rows = _with_weights_of(form, arrange(source, how), settings.binary, source.facts)
 
-def _write(
-    portions: Iterator[Rows],
-    opened: Examples | Stream,
-    how: Arrangement,
-    form: Format,
-    writer: SplitWriter,
-    progress: Progress,
-) -> dict[str, int]:
-    """Write one split.
+    def open_files(self, folder: Path, settings: Settings) -> SplitWriter:
+        """The files that `write` fills, below the export's directory."""
+        self._writer = self._form.open(folder, self.facts, settings)
+        return self._writer
 
-    Returns:
-        How many rows, texts, tokens and trained tokens were written.
-    """
-    facts = opened.facts
-    counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0)
-    expected = facts.n_tokens if how.limit is None else None
-    progress.begin(f"{facts.split} to {form.name}", total=expected, unit="tokens")
-    for rows in portions:
-        writer.write(rows)
-        counts["rows"] += len(rows)
-        counts["texts"] += int(np.count_nonzero(rows.begins))
-        counts["tokens"] += len(rows.ids)
-        counts["trained_tokens"] += int(np.count_nonzero(rows.weights))
-        progress.advance(len(rows.ids))
-        # The total is an estimate from the rows so far: 3,000 tokens in 10 of 100 rows are about 30,000 in all.
-        if how.limit is not None:
-            progress.expect(counts["tokens"] * (n_rows(opened, how) or 1) // max(1, counts["rows"]))
-    return counts
+    def write(self, progress: Progress) -> dict[str, int]:
+        """Write all rows, and return how many rows, texts, tokens and trained tokens there were."""
+        how, counts = self._how, dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0)
+        expected = self.facts.n_tokens if how.limit is None else None
+        progress.begin(f"{self.facts.split} to {self._form.name}", total=expected, unit="tokens")
+        for rows in self._rows:
+            self._writer.write(rows)
+            counts["rows"] += len(rows)
+            counts["texts"] += int(np.count_nonzero(rows.begins))
+            counts["tokens"] += len(rows.ids)
+            counts["trained_tokens"] += int(np.count_nonzero(rows.weights))
+            progress.advance(len(rows.ids))
+            # The total is an estimate from the rows so far: 3,000 tokens in 10 of 100 rows are about 30,000 in all.
+            if how.limit is not None:
+                progress.expect(counts["tokens"] * (n_rows(self._source, how) or 1) // max(1, counts["rows"]))
+        return counts
 
 
 def _with_weights_of(form: Format, portions: Iterator[Rows], binary: bool, facts: Facts) -> Iterator[Rows]:

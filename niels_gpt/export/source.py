@@ -1,8 +1,4 @@
-"""What is exported: one split of a dataset of ours (`niels_gpt.datasets`), as checked rows of ids and weights.
-
-Episodes and SFT caches have rows that can be read in any order (`Examples`); a pretraining cache is one stream of ids,
-whose rows are its documents (`Stream`).
-"""
+"""One split of a dataset to export (`Source`): rows in any order, or the documents of a pretraining cache."""
 
 from __future__ import annotations
 
@@ -71,20 +67,21 @@ class Facts:
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
-    """Rows that can be read in any order."""
+class Source:
+    """An opened split: rows that can be read in any order, or the documents of a pretraining cache, in theirs."""
 
     facts: Facts
     split: Split
 
     @property
-    def n(self) -> int:
-        """How many rows there are."""
-        return len(self.split)
+    def is_stream(self) -> bool:
+        """Whether its rows are documents of a pretraining cache, which are found by reading from the beginning."""
+        return self.facts.kind == "pretrain"
 
-    def lengths(self, numbers: Int64s) -> Int64s:
-        """The lengths of some rows, int64 of the same shape."""
-        return self.split.lengths_of(numbers)
+    @property
+    def n(self) -> int:
+        """How many rows there are; of a stream this is not asked for."""
+        return len(self.split)
 
     def read(self, numbers: Int64s) -> Rows:
         """Some rows, in this order.
@@ -94,31 +91,22 @@ class Examples:
         """
         return checked(self.split.rows(numbers), self.facts, self.split)
 
+    def documents(self) -> Iterator[Rows]:
+        """All documents of a stream, about `PORTION_TOKENS` tokens at a time."""
+        return (checked(rows, self.facts, self.split) for rows in self.split.chunks(PORTION_TOKENS))
+
     def in_order(self, order: Callable[[Int64s], Int64s], n: int) -> Iterator[Rows]:
         """`n` rows, about `PORTION_TOKENS` tokens at a time; `order` maps places to the numbers of rows."""
         # Numbers and lengths of some rows at a time; an order may be a permutation of billions.
         for first in range(0, n, CHUNK_ROWS):
             numbers = order(np.arange(first, min(first + CHUNK_ROWS, n)))
-            for part in portions_of(self.lengths(numbers)):
+            for part in portions_of(self.split.lengths_of(numbers)):
                 yield self.read(numbers[part])
 
 
 def portions_of(lengths: Int64s) -> Iterator[slice]:
     """Rows in slices of about `PORTION_TOKENS` tokens; a longer row has one of its own."""
     return slices_of_tokens(lengths, PORTION_TOKENS)
-
-
-@dataclass(frozen=True, eq=False)
-class Stream:
-    """The documents of a pretraining cache, in order."""
-
-    facts: Facts
-    split: Split
-
-    def portions(self) -> Iterator[Rows]:
-        """All documents, about `PORTION_TOKENS` tokens at a time."""
-        for rows in self.split.chunks(PORTION_TOKENS):
-            yield checked(rows, self.facts, self.split)
 
 
 def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
@@ -175,7 +163,7 @@ def require_preferences(path: Path) -> None:
         )
 
 
-def open_source(path: Path, split: str) -> Examples | Stream:
+def open_source(path: Path, split: str) -> Source:
     """One split of a dataset; empty episodes are left out.
 
     Raises:
@@ -196,8 +184,7 @@ def open_source(path: Path, split: str) -> Examples | Stream:
         )
     if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass
-    facts = Facts.of(dataset, opened)
-    return Stream(facts, opened) if dataset.kind == "pretrain" else Examples(facts, opened)
+    return Source(Facts.of(dataset, opened), opened)
 
 
 def check_bytes(path: Path, progress: Progress = SILENT) -> None:

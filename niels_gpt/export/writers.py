@@ -4,6 +4,7 @@
 
     FileSet       files with checksums
     ParquetFile   columns of lists of integers
+    HubFiles      several of these, named as a dataset on the hub
     Spool         numbers on disk until a header can be written
 """
 
@@ -153,3 +154,62 @@ class ParquetFile:
         if self._writer.is_open:
             self._writer.close()
             self.path.unlink(missing_ok=True)
+
+
+# The hub's names: `datasets` takes the split from the beginning of a file's name.
+SPLIT_NAMES = {"train": "train", "val": "validation"}
+
+
+class HubFiles:
+    """One split as parquet files of about `most_tokens` tokens, named as on the hub.
+
+    A new file begins where rows would make the last one larger than that; rows are never cut.
+
+    Args:
+        split: "train" or "val".
+        columns, scalars: see `ParquetFile`.
+
+    Attributes:
+        files: the finished files, under the names of the hub.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, most_tokens: int, columns: dict[str, str], scalars: dict[str, str] | None = None
+    ) -> None:
+        self.files: dict[str, FileRecord] = {}
+        self.columns, self.scalars = columns, scalars or {}
+        self._name, self._most = folder / "data" / SPLIT_NAMES[split], most_tokens
+        self._closed: list[tuple[Path, FileRecord]] = []  # under their temporary names
+        self._file: ParquetFile | None = None
+        self._tokens = 0  # in the open file
+
+    def append(self, columns: Mapping[str, Lists | npt.NDArray[Any]], tokens: int) -> None:
+        """Append rows of so many tokens as a row group, to a new file if need be."""
+        # The check comes before writing, so a file is over the limit only if one portion of rows is.
+        if self._tokens + tokens > self._most:
+            self._end()
+        if self._file is None:
+            path = self._name.with_name(f"{self._name.name}-{len(self._closed):05d}.parquet")
+            self._file, self._tokens = ParquetFile(path, self.columns, self.scalars), 0
+        self._file.write(columns)
+        self._tokens += tokens
+
+    def _end(self) -> None:
+        """Close the open file, if there is one."""
+        if self._file is not None:
+            self._closed.append((self._file.path, self._file.close()))
+            self._file = None
+
+    def close(self) -> None:
+        """Finish the files and rename them as on the hub, where the name says how many files there are."""
+        self._end()
+        for path, record in self._closed:
+            name = f"{path.stem}-of-{len(self._closed):05d}.parquet"
+            # The number of files is known only now; export.json is not written yet.
+            path.rename(path.with_name(name))
+            self.files[f"data/{name}"] = record
+
+    def abandon(self) -> None:
+        """Close and delete an unfinished file; does nothing after `close`."""
+        if self._file is not None:
+            self._file.abandon()

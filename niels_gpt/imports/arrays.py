@@ -40,7 +40,7 @@ OTHER_HEADERS: Final = {
     b"\x1f\x8b\x08": "packed by gzip; unpack it",
     b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it",
 }
-# The first ids of a raw file show a wrong dtype: of so many, see `_check_dtype`.
+# The first ids of a raw file show a wrong dtype: of so many, see `width_of`.
 SNIFFED, UPPER, LARGE = 1 << 16, 16, 1 << 20
 
 
@@ -136,40 +136,32 @@ def token_dtype_of(file: Path) -> str | None:
         return HEADER_DTYPES.get(int.from_bytes(opened.read(4), "little"))
 
 
-def _check_dtype(ids: npt.NDArray[Any], file: Path) -> None:
-    """Refuse ids that look like those of another width.
+def width_of(ids: npt.NDArray[Any]) -> int:
+    """How many bytes an id has, by the first values of a file that are read as `ids`; as many as these, if unknown.
 
     ::
 
         uint32  151644 872 198    as uint16  20572 2  872 0  198 0       every second one is small, and the others not
         int64   872 198           as uint16  872 0 0 0  198 0 0 0        of four the last two
         uint16  872 198 21 1140   as uint32  12976984  74711061          above a million, where no vocabulary is
-
-    Raises:
-        InputError: they do.
     """
     first, width = ids[:SNIFFED], ids.dtype.itemsize
-    if len(first) < 64:  # too few to tell
-        return
     # The widest first, because ids of 8 bytes also look like those of 4: half of both is zeros.
-    parts = [n for n in (8, 4, 2) if n * width <= 8 and not len(ids) % n]
-    wide = next((n for n in parts if _is_cut_into(n, first)), 1)
-    if wide > 1:
-        likely = wide * width
-    elif width > 2 and np.median(first) > LARGE:
-        likely = width // 2
-    else:
-        return
-    raise InputError(
-        f"{file}: as {ids.dtype.name} its first ids are {', '.join(map(str, first[:4].tolist()))}; they look like "
-        f"uint{8 * likely}. Import them with the dtype in which they were written (--from tokens --dtype)"
-    )
+    for n in (8, 4, 2):
+        if n * width <= 8 and len(first) >= n and not len(ids) % n:
+            parts = first[: len(first) - len(first) % n].reshape(-1, n)
+            if parts[:, n // 2 :].max() < UPPER <= np.median(parts[:, 0]):
+                return n * width
+    return width // 2 if width > 2 and len(first) and np.median(first) > LARGE else width
 
 
-def _is_cut_into(n: int, parts: npt.NDArray[Any]) -> bool:
-    """Whether `n` values at a time look like one id: its upper half is small, and what it begins with is not."""
-    ids = parts[: len(parts) - len(parts) % n].reshape(-1, n)
-    return bool(ids[:, n // 2 :].max() < UPPER <= np.median(ids[:, 0]))
+def _check_dtype(ids: npt.NDArray[Any], file: Path) -> None:
+    """Raise `InputError` for ids that look like those of another width."""
+    if len(ids) >= 64 and (likely := width_of(ids)) != ids.dtype.itemsize:  # fewer are too few to tell
+        raise InputError(
+            f"{file}: as {ids.dtype.name} its first ids are {', '.join(map(str, ids[:4].tolist()))}; they look like "
+            f"uint{8 * likely}. Import them with the dtype in which they were written (--from tokens --dtype)"
+        )
 
 
 def _read(files: list[Path], options: ImportOptions) -> Iterator[Rows]:
