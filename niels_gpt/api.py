@@ -63,6 +63,7 @@ def render(
     *,
     tools: Any = None,
     add_generation_prompt: bool = False,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> RenderedTokens:
     """One conversation as token ids with attribution; see `RenderedTokens.labels` and `show`.
@@ -75,11 +76,16 @@ def render(
         tokenizer, options: as for `renderer`; a renderer itself is taken too.
         tools: in the OpenAI chat format.
         add_generation_prompt: end with what serving puts before a completion.
+        chat_template_kwargs: options of this conversation alone, as rows have them in a column of this name.
 
     Raises:
         MessageError: naming message and field. UsageError: options beside a renderer. Else as `renderer`.
     """
     chosen = _renderer_of(tokenizer, options.pop("name", "auto"), options)
+    if chat_template_kwargs:
+        from niels_gpt.renderers.masks import with_kwargs
+
+        chosen = with_kwargs(chosen, chat_template_kwargs)
     rendered: RenderedTokens = chosen.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
     return rendered
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.builds.renderer_encoder import render_one
 from niels_gpt.datasets import TokenText
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, TOKEN_DTYPE, TOKENS_NAME
@@ -259,6 +260,6 @@ def trained_ids(
         MessageError: the renderer refuses it.
     """
     renderer = renderers.renderer(choice)
-    rendered = renderer.render(chat.messages, tools=chat.tools)
+    rendered = render_one(renderer, chat, chat.messages)
     ids = np.array(rendered.token_ids, np.int64)
     return ids, mode.on.weights_of(rendered, chat.messages) > 0

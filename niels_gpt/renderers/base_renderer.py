@@ -196,9 +196,17 @@ class BaseRenderer(ABC):
             check_written(out.notes.unwritten, self.on_unwritten)
         return out
 
-    def render_ids(self, messages: Messages, *, tools: Any = None, add_generation_prompt: bool = False) -> list[int]:
-        """The ids without their facts."""
-        out = self._emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+    def render_ids(
+        self,
+        messages: Messages,
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[int]:
+        """The ids without their facts; the arguments are those of `render`."""
+        renderer = self.with_kwargs(chat_template_kwargs)
+        out = renderer._emit(messages, tools=tools, add_generation_prompt=add_generation_prompt)
         if out.images:  # only `encode` repeats an image's placeholder
             return encode_one(self.encoder, out).token_ids
         recognised = [bool(fact & CONTROL) for fact in out.tokenizer_facts()]

@@ -80,6 +80,7 @@ def build_training_sample(
     ensure_final_stop: bool = False,
     allow_partial: bool = False,
     on_unwritten: OnUnwritten | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[list[int], list[bool]]:
     """Ids and loss mask of a conversation.
 
@@ -92,12 +93,13 @@ def build_training_sample(
             the template wrote.
         on_unwritten: whether a conversation is refused that has a text for which the format has no place
             (`renderers/notes.py`). `None`: as the renderer's own option says, else "content".
+        chat_template_kwargs: options of the family or variables of the template for this conversation alone.
 
     Raises:
-        UsageError: the renderer returned no attribution, or has no stop.
+        UsageError: the renderer returned no attribution, has no stop, or takes no options of a conversation.
         MessageError: as the renderer; `partial_attribution`, `unwritten`.
     """
-    normalised = normalise(messages)
+    normalised, renderer = normalise(messages), with_kwargs(renderer, chat_template_kwargs)
     rendered = listing(renderer).render(normalised, tools=tools)
     check_full(rendered.attribution, allow_partial=allow_partial)
     check_written(rendered.unwritten, decided(renderer, on_unwritten))
@@ -142,6 +144,7 @@ def build_training_samples(
     ensure_final_stop: bool = False,
     allow_partial: bool = False,
     on_unwritten: OnUnwritten | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[tuple[list[int], list[bool]]]:
     """Samples in which every trained turn has the ids with which it was produced: one where possible, else several.
 
@@ -158,7 +161,7 @@ def build_training_samples(
 
     Args:
         ensure_final_stop, allow_partial: as `build_training_sample`, for each sample that ends with a trained turn.
-        on_unwritten: as there, for what is not written in any sample.
+        on_unwritten: as there, for what is not written in any sample. chat_template_kwargs: as there.
 
     Returns:
         `(ids, mask)` in the order of their last turns; those without a trained token are left out, unless it is the
@@ -168,7 +171,7 @@ def build_training_samples(
         UsageError: the renderer returned no attribution.
         MessageError: as the renderer; `partial_attribution`, `unwritten`.
     """
-    on = on or LossOn()
+    on, renderer = on or LossOn(), with_kwargs(renderer, chat_template_kwargs)
     normalised = normalise(messages)
     turns = trained_turns(normalised, on)
     lists = listing(renderer)
@@ -222,6 +225,24 @@ def listing(renderer: Any) -> Any:
     """The renderer without its own `on_unwritten`, for those who decide themselves; one of another package as it is."""
     # Asked of the class: a wrapper may pass on whatever attribute it lacks, and would be unwrapped here.
     return renderer.lists_unwritten() if hasattr(type(renderer), "lists_unwritten") else renderer
+
+
+def with_kwargs(renderer: Any, kwargs: Mapping[str, Any] | None) -> Any:
+    """The renderer with the `chat_template_kwargs` of a conversation; itself where there are none.
+
+    Raises:
+        UsageError: the renderer takes none, as those of other packages.
+        MessageError: `unknown_option`: it has no such option, or not with this value.
+    """
+    if not kwargs:
+        return renderer
+    if not hasattr(type(renderer), "with_kwargs"):
+        found = ", ".join(kwargs)
+        raise UsageError(
+            f"chat_template_kwargs is {found}, and {type(renderer).__name__} takes no options of single conversations; "
+            "set them where the renderer is made"
+        )
+    return renderer.with_kwargs(kwargs)
 
 
 def trained_turns(messages: Sequence[Message], on: LossOn) -> list[int]:
@@ -343,6 +364,7 @@ def build_trajectory_step(
     tools: Any = None,
     allow_partial: bool = False,
     on_unwritten: OnUnwritten | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Prompt and completion of one step as ids with masks.
 
@@ -351,7 +373,7 @@ def build_trajectory_step(
     context, and so are turns of the prompt that a format rewrites (it drops their reasoning once a user speaks again).
 
     Args:
-        allow_partial, on_unwritten: as `build_training_sample`.
+        allow_partial, on_unwritten, chat_template_kwargs: as `build_training_sample`.
 
     Returns:
         prompt_ids, prompt_mask, completion_ids, completion_mask, completion_logprobs (zeros), routed_experts (`None`),
@@ -361,6 +383,7 @@ def build_trajectory_step(
         UsageError: the renderer returned no attribution.
         MessageError: as the renderer; `partial_attribution`, `unwritten`.
     """
+    renderer = with_kwargs(renderer, chat_template_kwargs)
     lists = listing(renderer)
     prompt = lists.render_ids(prompt_messages, tools=tools, add_generation_prompt=bool(completion_messages))
     rendered = lists.render([*prompt_messages, *completion_messages], tools=tools)

@@ -13,7 +13,7 @@ from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
-from niels_gpt.renderers.masks import Renders, as_produced, listing
+from niels_gpt.renderers.masks import Renders, as_produced, listing, with_kwargs
 from niels_gpt.renderers.notes import OnUnwritten, decided
 from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, supports_tools
 from niels_gpt.renderers.types import RenderedTokens
@@ -43,14 +43,33 @@ class RendererPool:
         yield self._renderer
 
     def render(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedTokens:
-        return self._renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        """See `BaseRenderer.render`; `UsageError` for options of a conversation that a renderer does not take."""
+        renderer: Renderer = with_kwargs(self._renderer, chat_template_kwargs)
+        return renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
 
     def render_ids(
-        self, messages: Sequence[Message], *, tools: Any = None, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Any = None,
+        add_generation_prompt: bool = False,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        return self._renderer.render_ids(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        """The ids of `render`."""
+        renderer: Renderer = with_kwargs(self._renderer, chat_template_kwargs)
+        return renderer.render_ids(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    def with_kwargs(self, kwargs: Mapping[str, Any] | None) -> Renderer:
+        """The renderer with the `chat_template_kwargs` of a conversation."""
+        renderer: Renderer = with_kwargs(self._renderer, kwargs)
+        return renderer
 
     def lists_unwritten(self) -> Renders:
         lists: Renders = listing(self._renderer)

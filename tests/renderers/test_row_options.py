@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
+import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.errors import MessageError
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.renderers.base import (
+    RendererPool,
+    build_training_sample,
+    build_training_samples,
+    build_trajectory_step,
+)
 from niels_gpt.sources.chat_files import ChatFile
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML, assistant, family, user
@@ -40,6 +47,36 @@ def test_options_of_one_conversation(name: str, kwargs: dict[str, Any]) -> None:
         assert plain.render(CHAT, add_generation_prompt=gen) == family(name).render(CHAT, add_generation_prompt=gen)
     batch = plain.render_many([CHAT, CHAT, CHAT], chat_template_kwargs=[None, kwargs, {}])
     assert [one.token_ids for one in batch] == [one.render(CHAT).token_ids for one in (plain, set_, plain)]
+
+
+@pytest.mark.parametrize(("name", "kwargs"), OPTIONS)
+def test_every_door_takes_them(name: str, kwargs: dict[str, Any]) -> None:
+    plain, set_ = family(name), family(name, **kwargs)
+    pool = RendererPool(lambda: plain, 2)
+    given: dict[str, Any] = {"chat_template_kwargs": kwargs}
+    for gen in (False, True):
+        wanted = set_.render(CHAT, add_generation_prompt=gen)
+        assert pool.render(CHAT, add_generation_prompt=gen, **given) == wanted
+        assert ng.render(CHAT, plain, add_generation_prompt=gen, **given) == wanted
+        for renderer in (plain, pool):
+            assert renderer.render_ids(CHAT, add_generation_prompt=gen, **given) == wanted.token_ids
+    for renderer in (plain, pool):
+        assert build_training_sample(renderer, CHAT, **given) == build_training_sample(set_, CHAT)
+        assert build_training_samples(renderer, CHAT, **given) == build_training_samples(set_, CHAT)
+        step = build_trajectory_step(renderer, CHAT[:1], CHAT[1:], **given)
+        assert step == build_trajectory_step(set_, CHAT[:1], CHAT[1:])
+
+
+class Other:
+    """A renderer of another package."""
+
+    def render(self, messages: Any, *, tools: Any = None) -> Any:
+        raise AssertionError
+
+
+def test_a_renderer_that_takes_none_is_named() -> None:
+    with pytest.raises(UsageError, match="chat_template_kwargs is enable_thinking, and Other takes no options"):
+        build_training_sample(Other(), CHAT, chat_template_kwargs={"enable_thinking": False})  # type: ignore[arg-type]
 
 
 def test_variables_of_a_template() -> None:
