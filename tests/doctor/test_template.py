@@ -130,8 +130,8 @@ def test_a_final_stop_is_proposed_where_answers_lack_one(
 
 
 def test_probes_that_are_attributed_each_by_itself_are_counted(run_cli: Run, tmp_path: Path) -> None:
-    """Letters do not show texts that the template changes; the oracle knows what became of them."""
-    folder = model(tmp_path / "model", CHATML.replace("m.content", "m.content | upper"))
+    """What this template writes between two texts depends on the texts, so that no stand-ins answer for others."""
+    folder = model(tmp_path / "model", CHATML.replace("m.content", "'~' * m.content | length + m.content"))
     done = run_cli("doctor", "template", folder)
     assert (done.returncode, "oracle          132 are attributed each by itself" in done.stdout) == (0, True)
     routes = {probe["route"] for probe in json.loads(run_cli("doctor", "template", folder, "--json").stdout)["probes"]}

@@ -273,7 +273,7 @@ def judge(case: Case) -> Verdict:
     seen, letters = _seen(case, expected)
     if letters is None:
         return Verdict(outcome, tuple(faults), seen=False)
-    view = _View(case, expected, seen, letters, facts, stops_at)
+    view = _View(case, expected, (seen, letters), facts, stops_at, out.attribution)
     faults += [*view.always(), *(view.where_full() if outcome == "full" else ())]
     return Verdict(outcome, tuple(faults))
 
@@ -332,12 +332,19 @@ class _View:
     """A rendering beside the one with other letters; facts, owners and text are of the same length."""
 
     def __init__(
-        self, case: Case, text: str, seen: str, letters: Letters, facts: Sequence[Fact], stops_at: set[int]
+        self,
+        case: Case,
+        text: str,
+        lettered: tuple[str, Letters],
+        facts: Sequence[Fact],
+        stops_at: set[int],
+        attribution: str,
     ) -> None:
+        seen, letters = lettered
         self.case, self.text, self.seen, self.facts, self.stops_at = case, text, seen, facts, stops_at
         self.sources = [letters.source_of(character) for character in seen]
         self.owners = [source[0] if source else NONE for source in self.sources]
-        self.kept = letters.kept
+        self.kept, self.attribution = letters.kept, attribution
         self._ends: dict[int, int | None] = {}
         self.roles = [message["role"] for message in case.messages]
         spellings = sorted(case.renderer.encoder.control_ids, key=len, reverse=True)
@@ -359,7 +366,8 @@ class _View:
                 yield f"{found.group()!r} of the caller ({whose}) is a control token at {self._shown(span[0])}"
         for found in self._controls.finditer(self.seen):
             span = range(*found.span())
-            if found.group() not in self.kept and not all(self.facts[at].control for at in span):
+            is_told = repr(found.group()) in self.attribution  # as one that may be of a text
+            if found.group() not in self.kept and not is_told and not all(self.facts[at].control for at in span):
                 yield f"{found.group()!r} of the template stays text at {self._shown(span[0])}"
 
     # ---- what must hold of one that claims to be full

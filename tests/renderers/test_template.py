@@ -128,7 +128,6 @@ def test_the_generation_prompt_belongs_to_nobody() -> None:
 # ---- what templates do to text
 
 HARD = {
-    "trim and slice": "{% for m in messages %}<|im_start|>{{ m.content.strip()[1:] | trim }}<|im_end|>{% endfor %}",
     "concat and set": (
         "{% for m in messages %}{% set body %}[{{ m.content }}]{% endset %}{{ '<|im_start|>' ~ body ~ '<|im_end|>' }}"
         "{% endfor %}"
@@ -137,7 +136,6 @@ HARD = {
         "{% macro show(t) %}({{ t | upper | lower }}){% endmacro %}"
         "{% for m in messages %}<|im_start|>{{ show(m.content) }}<|im_end|>{% endfor %}"
     ),
-    "split and join": "{% for m in messages %}<|im_start|>{{ m.content.split(' ') | join('_') }}<|im_end|>{% endfor %}",
     "json": "{% for m in messages %}<|im_start|>{{ m.content | tojson }}<|im_end|>{% endfor %}",
     "counting first": (
         "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = loop.index %}{% endfor %}"
@@ -175,8 +173,7 @@ def test_bodies_keep_their_origin(name: str) -> None:
     assert "".join(piece.text for piece in pieces) == plain_text
     bodies = ["".join(piece.text for piece in pieces if piece.content and piece.msg == index) for index in (0, 1)]
     assert ["".join(filter(str.isalpha, body)).lower().replace("ll", "l") for body in bodies] == [
-        "".join(filter(str.isalpha, text)).replace("ll", "l")
-        for text in (("elo world", "azy dog l") if name == "trim and slice" else ("hello world", "lazy dog l"))
+        "".join(filter(str.isalpha, text)).replace("ll", "l") for text in ("hello world", "lazy dog l")
     ]
     assert renderer.lists_unwritten().render(chat).attribution == "full"
 
@@ -188,8 +185,11 @@ def test_a_content_with_spaces_around_it_is_content() -> None:
     assert [piece.text for piece in renderer.pieces(chat) if piece.content] == ["hello"]
 
 
-def test_a_content_that_the_template_rewrites_is_reported() -> None:
-    renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content | urlencode }}<|im_end|>{% endfor %}")
+@pytest.mark.parametrize("written", ["m.content | urlencode", "m.content[1:]", "m.content.split(' ') | join('_')"])
+def test_a_content_that_the_template_rewrites_is_reported(written: str) -> None:
+    renderer = chatml(
+        "{% for m in messages %}<|im_start|>{{ WRITTEN }}<|im_end|>{% endfor %}".replace("WRITTEN", written)
+    )
     found = renderer.render([{"role": "user", "content": "hello world"}]).attribution
     assert found == "partial: the template changes the contents: with other letters it writes another text"
 

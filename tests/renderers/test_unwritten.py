@@ -109,12 +109,11 @@ def test_an_equal_text_elsewhere_does_not_hide_one() -> None:
     assert of(made(FIRST_SYSTEM), late) == ([(2, "content", "Hi")], [])
 
 
-def test_the_oracle_says_the_same() -> None:
-    """A letter of ours in the texts: nothing can be shown by letters."""
+def test_letters_of_a_text_s_own_hide_nothing() -> None:
     chat = [user("Hi \ue000"), assistant("Hello.", reasoning_content="hm, one"), system("late"), user("So?")]
     renderer = made(FIRST_SYSTEM)
     rendered = renderer.lists_unwritten().render(chat)
-    assert rendered.attribution_route == "oracle"
+    assert (rendered.attribution, rendered.attribution_route) == ("full", "gaps")
     assert of(renderer, chat) == ([(1, "reasoning_content", "hm, one"), (2, "content", "late")], [])
 
 

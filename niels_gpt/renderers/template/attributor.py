@@ -16,8 +16,8 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -30,9 +30,9 @@ from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import CONTROL, Kind
 from niels_gpt.renderers.notes import Notes
-from niels_gpt.renderers.template.caller_texts import as_text, beside_texts, check_roles, keep_texts
+from niels_gpt.renderers.template.caller_texts import as_text, check_roles, keep_texts
 from niels_gpt.renderers.template.controls import ControlTokens
-from niels_gpt.renderers.template.disguise import Disguise, disguise_of
+from niels_gpt.renderers.template.disguise import Disguise, disguise_of, respelled
 from niels_gpt.renderers.template.divisions import divisions_of, relocated, states_of
 from niels_gpt.renderers.template.gaps import Division, Gap, Run, gaps_of
 from niels_gpt.renderers.template.letters import (
@@ -44,16 +44,16 @@ from niels_gpt.renderers.template.letters import (
     Unseen,
     Writer,
     given,
+    letters_in,
 )
 from niels_gpt.renderers.template.pieces import Pieces, joined
 from niels_gpt.renderers.template.proofs.oracle import Oracle
-from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof
-from niels_gpt.renderers.template.proofs.substitution import Unproven
+from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof, Unproven
 from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, takes_text, windows_of
-from niels_gpt.renderers.template.stretches import Stretch, has_letters, stretches_of, with_declarations, with_edges
+from niels_gpt.renderers.template.stretches import Stretch, stretches_of, with_declarations, with_edges
 from niels_gpt.renderers.template.strings import template_strings
-from niels_gpt.renderers.template.unwritten import notes_of, proven_notes
+from niels_gpt.renderers.template.unwritten import notes_of
 
 _MOST_WINDOWS: Final = 2048  # stand-in conversations that are remembered
 _MOST_KNOWN: Final = 8192  # sequences of gaps
@@ -180,7 +180,7 @@ class Attributor:
     def _attributed(
         self, messages: list[Message], conversation: list[dict[str, Any]], tools: Any, gen: bool, text: str
     ) -> Emitter:
-        lettered = self.writer.letter(conversation, tools, self.variables, USUAL)
+        lettered = self.writer.letter(conversation, tools, self.variables, USUAL, letters_in(text))
         seen = None if lettered.has_tokens else self._seen(conversation, tools, gen, text, lettered)
         if seen is None and (out := self._by_disguise(messages, tools, gen, text)) is not None:
             return out
@@ -269,9 +269,7 @@ class Attributor:
                 found = known[key] = self.text(messages, tools, gen)
             return found
 
-        return Oracle(text_once, self.controls, self.writer.retained, self.source, self.bos).prove(
-            messages, add_generation_prompt=gen
-        )
+        return Oracle(text_once, self.writer, self.bos).prove(messages, add_generation_prompt=gen)
 
     # ---- letters
 
@@ -279,12 +277,10 @@ class Attributor:
         self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str, lettered: Lettered
     ) -> Seen | None:
         """Where the texts are; `None` if the letters do not show it."""
-        if not text.isascii() and has_letters(text):
-            return None
         found = self._rendered(lettered, gen, text)
         for manner in _OTHER_MANNERS:
             if found is None and (manner.scalars or lettered.has_scalars):
-                lettered = self.writer.letter(messages, tools, self.variables, manner)
+                lettered = self.writer.letter(messages, tools, self.variables, manner, letters_in(text))
                 found = self._rendered(lettered, gen, text)
         if found is None:
             return None
@@ -356,7 +352,7 @@ class Attributor:
         conversation = [self._given(message) for message in messages]
         try:
             text = self._text(conversation, tools, gen, self.variables)
-            lettered = self.writer.letter(conversation, tools, self.variables, USUAL)
+            lettered = self.writer.letter(conversation, tools, self.variables, USUAL, letters_in(text))
             seen = self._seen(conversation, tools, gen, text, lettered)
             if seen is None:
                 return {}
@@ -410,27 +406,20 @@ class Attributor:
 
     def _by_oracle(self, messages: list[Message], tools: Any, gen: bool, text: str, seen: Seen | None) -> Emitter:
         """The rendering as the oracle attributes it; without its proof, the template's own text and the contents."""
-        conversation = [self._given(message) for message in messages]
-        labels = seen.stretches if seen is not None else self._labels(conversation, tools, gen, text)
-        if seen is None:
-            check_roles(self.writer, messages, text, labels or ())
+        stretches = None if seen is None else seen.stretches
         proof: Proof | None = None
         try:
             proof = self._proof(messages, tools, gen)
             states, problem = states_of(proof, messages), str(next(iter(proof.problems), ""))
         except Unproven as error:
             states, problem = np.full(len(text), -1 << 4 | Kind.TEMPLATE, np.int64), str(error)
-            for stretch in labels or ():
+            for stretch in stretches or ():
                 leaf = stretch.leaf
                 is_context = leaf.message >= 0 and messages[leaf.message]["role"] != "assistant"
                 kind = Kind.CONTEXT if is_context else Kind.LABEL
                 states[stretch.start : stretch.stop] = leaf.message << 4 | kind
-        doubted = set[str]()
-        if seen is None:
-            doubted = {found for text in beside_texts(messages) if (found := self.controls.first(text))}
-            if proof is None:
-                doubted |= self._tokens_of_texts(conversation, tools, gen, text)
-        uncertain = keep_texts(self.writer, states, text, (messages, tools), labels, doubted)
+        doubted = set[str]() if seen is not None else self._tokens_of_texts(messages, tools, gen, text)
+        uncertain = keep_texts(self.writer, states, text, (messages, tools), stretches, doubted)
         out = Emitter(messages)
         spans = proof.sampled if proof is not None else ()
         added = {span.stop: span.message for span in spans if proof is not None and span.message in proof.added_stops}
@@ -442,33 +431,16 @@ class Attributor:
             if stop > start:
                 out.texts.append(text[start:stop])
                 out.facts.append(int(states[start]))
-        out.attribution = f"partial: {problem or uncertain}" if problem or uncertain else "full"
-        if seen is not None:
-            out.notes = self._notes("oracle", messages, tools, seen)
-        else:
-            unwritten = proof.unwritten if proof is not None else ()
-            out.notes = proven_notes("oracle", unwritten, messages, self._writes_reasoning)
+        out.attribution = f"partial: {uncertain or problem}" if problem or uncertain else "full"
+        out.notes = _ALL_WRITTEN["oracle"] if seen is None else self._notes("oracle", messages, tools, seen)
         return out
 
-    def _labels(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> list[Stretch] | None:
-        """The stretches of labels, where contents cannot have letters; `None` if nothing shows them."""
-        if not text.isascii() and has_letters(text):
-            return None
-        found = None
-        for manner in Manner(contents=False), Manner(contents=False, signs=False):
-            if found is None:
-                found = self._rendered(self.writer.letter(messages, tools, self.variables, manner), gen, text)
-        return None if found is None else with_edges(text, found[0])
-
-    def _tokens_of_texts(self, messages: list[dict[str, Any]], tools: Any, gen: bool, text: str) -> set[str]:
-        """The control tokens that an output has more often than it has with a letter in the place of each content."""
-        lettered = self.writer.letter(messages, tools, self.variables, Manner(whole=True))
-        try:
-            other = self._text(lettered.messages, lettered.tools, gen, lettered.variables)
-        except MessageError:
-            other = ""
-        counts = [Counter(one[start:stop] for start, stop in self.controls.places(one)) for one in (text, other)]
-        return {*(counts[0] - counts[1])}
+    def _tokens_of_texts(self, messages: list[Message], tools: Any, gen: bool, text: str) -> set[str]:
+        """The control tokens that an output has more often than where no text has a sign that one begins or ends in."""
+        other, without = "", dict.fromkeys(self.controls.ends, "-")
+        with suppress(MessageError):
+            other = self.text(respelled(without, messages), respelled(without, tools), gen)
+        return {*(self.controls.count(text) - self.controls.count(other))}
 
     def _notes(self, route: str, messages: list[Message], tools: Any, seen: Seen) -> Notes:
         if not seen.unwritten:

@@ -51,7 +51,7 @@ def keep_texts(
         text: the output.
         inputs: the messages and the tools.
         stretches: of labels, and of contents where they are seen; `None` if nothing shows them.
-        doubted: control tokens that may be of contents.
+        doubted: control tokens that may be of texts.
 
     Returns:
         Why it is not certain of which texts control tokens are; "" if it is.
@@ -60,7 +60,7 @@ def keep_texts(
     for stretch in stretches or ():
         inside, owner = states[stretch.start : stretch.stop], stretch.leaf.message
         _become_text(inside)
-        if owner >= 0 and messages[owner]["role"] != "assistant":  # signs that have no substitute, such as quotes
+        if owner >= 0 and messages[owner]["role"] != "assistant":  # signs that have no letter, such as quotes
             inside[inside == (owner << 4 | Kind.LABEL)] = owner << 4 | Kind.CONTEXT
     labels = set[str]()
     if stretches is None:
@@ -85,12 +85,6 @@ def as_text(fact: int, messages: Sequence[Message]) -> int:
     """The message and kind of text of a caller's that stands where the template writes."""
     is_read = fact >= 0 and messages[fact >> 4]["role"] != "assistant"
     return fact & ~15 | (Kind.REPLY if fact & SAMPLED else Kind.CONTEXT if is_read else Kind.LABEL)
-
-
-def beside_texts(messages: Sequence[Message]) -> list[str]:
-    """What stands in contents of parts besides the text, which the oracle does not replace."""
-    parts = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
-    return [text for part in parts for text in strings_in([*part, {**part, "text": None}])]
 
 
 def _become_text(states: Ints) -> None:

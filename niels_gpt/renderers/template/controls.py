@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ class ControlTokens:
         longest_first = sorted(spellings, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
         self._stops = frozenset(stops)
+        self.ends = sorted({sign for one in longest_first for sign in (one[0], one[-1])})  # signs at their ends
         self.final_stop = final_stop
 
     def first(self, text: str) -> str:
@@ -69,6 +71,10 @@ class ControlTokens:
     def places(self, text: str) -> Iterator[tuple[int, int]]:
         """Start and end of each control token in a text."""
         return (found.span() for found in self._any.finditer(text))
+
+    def count(self, text: str) -> Counter[str]:
+        """How often each control token is in a text."""
+        return Counter(found.group() for found in self._any.finditer(text))
 
     def after_first_stop(self, text: str) -> int:
         """The position after the first stop token of a text and the white space after it; 0 if there is none."""

@@ -19,7 +19,6 @@ does not: that the disguised template writes the same text; `attributor.py` comp
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -46,7 +45,7 @@ class Disguise:
 
     def hidden(self, value: Any) -> Any:
         """A value with the other spellings in its texts, at any depth; roles stay."""
-        return _with(self.tokens, value)
+        return respelled(self.tokens, value)
 
     def writes_them_again(
         self, controls: ControlTokens, output: str, messages: list[Any], render: Callable[[list[Any]], str]
@@ -64,15 +63,15 @@ class Disguise:
         Raises:
             MessageError: the template refuses them.
         """
-        count = _count(controls, output)
+        count = controls.count(output)
         twice = {other: f"{other}-{other}" for other in self.tokens.values()}
-        if _count(controls, render(_with(twice, messages))) - count:
+        if controls.count(render(respelled(twice, messages))) - count:
             return True
         none = dict.fromkeys(self.tokens.values(), "-")
-        without = [one if one["role"] == "assistant" else _with(none, one) for one in messages]
+        without = [one if one["role"] == "assistant" else respelled(none, one) for one in messages]
         read = "".join(text for one in messages if one["role"] != "assistant" for text in strings_in(one))
         spelled = {token for token, other in self.tokens.items() if other in read}
-        return bool(spelled) and bool(spelled & (count - _count(controls, render(without))).keys())
+        return bool(spelled) and bool(spelled & (count - controls.count(render(without))).keys())
 
     def parts(self, text: str) -> list[str]:
         """A text cut at the other spellings, which are every second part."""
@@ -102,7 +101,7 @@ def disguise_of(source: str, controls: ControlTokens) -> Disguise | None:
     return Disguise(hidden, disguise.tokens)
 
 
-def _with(spellings: Mapping[str, str], value: Any) -> Any:
+def respelled(spellings: Mapping[str, str], value: Any) -> Any:
     """A value with other spellings in its texts, at any depth; roles stay."""
     if isinstance(value, str):
         for one, other in spellings.items():
@@ -111,13 +110,8 @@ def _with(spellings: Mapping[str, str], value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         items = value.items()
-        return {_with(spellings, key): item if key == "role" else _with(spellings, item) for key, item in items}
-    return [_with(spellings, item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _count(controls: ControlTokens, text: str) -> Counter[str]:
-    """How often each control token is in a text."""
-    return Counter(text[start:stop] for start, stop in controls.places(text))
+        return {respelled(spellings, key): item if key == "role" else respelled(spellings, item) for key, item in items}
+    return [respelled(spellings, item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _numbers(value: Any) -> list[str]:

@@ -26,6 +26,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from niels_gpt.messages import NoContent
 from niels_gpt.renderers.conversation import to_json
 from niels_gpt.renderers.template.controls import REASONING_FIELDS, ControlTokens
@@ -33,6 +36,8 @@ from niels_gpt.renderers.template.strings import TAG, TemplateStrings, any_of, s
 
 # The private-use characters, of which the first 6,400 take two bytes.
 _LETTERS: Final = (*map(chr, range(0xE000, 0xF900)), *map(chr, range(0xF0000, 0xFFFFE)))
+_IS_LETTER: Final = re.compile("[\ue000-\uf8ff\U000f0000-\U000ffffd]")
+_ESCAPED: Final = re.compile(r"\\u(?:[eE][0-9a-fA-F]{3}|[fF][0-8][0-9a-fA-F]{2})")  # as JSON or `repr` writes a letter
 # Characters that JSON escapes or that decide about quotes, which are not replaced; white space is not, either.
 _STAYING: Final = frozenset("\"'\\\x7f" + "".join(map(chr, range(33))))
 _NO_LABELS: Final = frozenset({"role", "train", "weight"})
@@ -74,6 +79,7 @@ class Leaf(NamedTuple):
     forms: tuple[str, ...] = ()
 
 
+Ints = npt.NDArray[np.int64]
 Mark = tuple[Leaf, bool, str]  # a letter's leaf, whether it is the leaf's last one, the character that it replaces
 
 
@@ -82,18 +88,16 @@ class Manner:
     """What gets letters.
 
     Attributes:
-        contents: also contents, and not labels alone.
+        labels: also labels, and not contents alone; without them, the name of a call counts as a content.
         scalars: also numbers, true, false and null in the arguments of calls.
         names: also names of parameters and arguments that the template compares something with, such as "text".
         signs: also the signs at both ends of texts, and not their words alone: a template may look for a full stop.
-        whole: a letter in the place of each content, and not two in it. So no control token is of a content.
     """
 
-    contents: bool = True
+    labels: bool = True
     scalars: bool = True
     names: bool = True
     signs: bool = True
-    whole: bool = False
 
 
 USUAL: Final = Manner()
@@ -111,6 +115,7 @@ class Lettered:
         has_scalars: whether values that are no texts got letters.
         has_tokens: whether a text has a control token that the template searches for (`disguise.py`).
         fits: false if some text has no pattern that stand-in texts can have.
+        spare: one more letter, which is in none of the texts.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -122,6 +127,34 @@ class Lettered:
     has_scalars: bool = False
     has_tokens: bool = False
     fits: bool = True
+    spare: str = ""
+
+    def find(self, output: str) -> Ints:
+        """The number of the letter at each character of an output, -1 for none: int64 of shape (characters,)."""
+        codes, letters = _codes(output), _codes("".join(self.marks))
+        if not len(letters):
+            return np.full(len(codes), -1)
+        # Of the letters 50 60 70 and characters 60 65 80 the places are 1 2 3, of which only 60 is equal: 1 -1 -1.
+        at = np.minimum(np.searchsorted(letters, codes), len(letters) - 1)
+        return np.where(letters[at] == codes, at, -1)
+
+    def unescaped(self, output: str) -> str:
+        """An output in which letters that JSON wrote as escapes (`\\ue000`) are letters again."""
+
+        def letter(found: re.Match[str]) -> str:
+            letter = chr(int(found[0][2:], 16))
+            return letter if letter in self.marks else found[0]
+
+        return _ESCAPED.sub(letter, output) if "\\u" in output else output
+
+
+def letters_in(text: str) -> frozenset[str]:
+    """The characters of a text that letters are made of: none in most texts."""
+    return frozenset() if text.isascii() else frozenset(_IS_LETTER.findall(text))
+
+
+def _codes(text: str) -> npt.NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
 
 
 def _keys_of(value: Any, is_name: bool = False) -> set[tuple[str, bool]]:
@@ -180,36 +213,36 @@ class Writer:
         return any_of(word for word in self.words if not self.controls.first(word))
 
     @cached_property
-    def retained(self) -> re.Pattern[str]:
-        """What the oracle leaves in contents: the compared strings of more than one letter."""
-        return any_of(text for text in self.compared if len(text) > 1)
-
-    @cached_property
     def compared(self) -> frozenset[str]:
         """The strings that stay where a text or a label is nothing else: all that it compares, but control tokens."""
         return frozenset(text for text in self.strings.compared if not self.controls.first(text))
 
     def letter(
-        self, messages: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any], manner: Manner
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Any,
+        variables: Mapping[str, Any],
+        manner: Manner,
+        taken: frozenset[str] = frozenset(),
     ) -> Lettered:
         """A conversation with letters in its texts.
 
         Args:
             messages: as `given` returns them.
+            taken: letters that texts have already.
 
         Raises:
             Unseen: it has more texts than there are letters.
         """
-        return _Lettering(self, manner).conversation(messages, tools, variables)
+        return _Lettering(self, manner, taken).conversation(messages, tools, variables)
 
 
 class _Lettering:
     """Puts letters into the texts of one conversation."""
 
-    def __init__(self, writer: Writer, manner: Manner) -> None:
+    def __init__(self, writer: Writer, manner: Manner, taken: frozenset[str]) -> None:
         self.writer, self.manner, self.out = writer, manner, Lettered()
-        self.is_usual = manner.contents and not manner.whole
-        self.letters = iter(_LETTERS)
+        self.letters = filter(lambda letter: letter not in taken, _LETTERS) if taken else iter(_LETTERS)
         self.labels: dict[str, str] = {}
         self.names: dict[str, str] = {}  # of parameters that are named as words of the schema
 
@@ -231,6 +264,7 @@ class _Lettering:
                 else value
                 for name, value in variables.items()
             }
+            out.spare = next(self.letters)
         except StopIteration:
             raise Unseen(f"the conversation has more than {len(_LETTERS):,} texts") from None
         return out
@@ -240,7 +274,7 @@ class _Lettering:
         writer, text = self.writer, message.get("content")
         if len(message) > 2 or type(text) is not str or not text or message["role"] not in writer.roles:
             return None
-        if text[0] == "<" or not self.is_usual or not self._is_plain(text):
+        if text[0] == "<" or not self._is_plain(text):
             return None
         return {"role": message["role"], "content": self._whole(text, index, "content")}
 
@@ -251,13 +285,12 @@ class _Lettering:
                 if value not in self.writer.roles and value not in self.writer.compared:
                     lettered[key] = self._label(value, "role")
             elif key == "content":
-                if self.manner.contents:
-                    lettered[key] = self._content(value, index, "content")
+                lettered[key] = self._content(value, index, "content")
             elif key == "tool_calls":
                 lettered[key] = [self._call(call, index) for call in value]
             elif key not in _NO_LABELS and key not in REASONING_FIELDS:
                 lettered[key] = self._label(value, "label")
-        if self.manner.contents and "reasoning_content" in message:  # `given` has the same text under every name
+        if "reasoning_content" in message:  # `given` has the same text under every name
             reasoning = self._content(message["reasoning_content"], index, "reasoning")
             lettered |= {key: reasoning for key in REASONING_FIELDS if key in message}
         return self._with_keys(lettered)
@@ -282,10 +315,10 @@ class _Lettering:
 
     def _call(self, call: Mapping[str, Any], index: int) -> dict[str, Any]:
         lettered = {key: value if key == "function" else self._label(value, "label") for key, value in call.items()}
-        function = call["function"]
+        function, contents = call["function"], ("arguments",) if self.manner.labels else ("arguments", "name")
         lettered["function"] = self._with_keys(
             {
-                key: self._arguments(value, index) if key == "arguments" else self._label(value, "label")
+                key: self._arguments(value, index) if key in contents else self._label(value, "label")
                 for key, value in function.items()
             }
         )
@@ -293,8 +326,6 @@ class _Lettering:
 
     def _arguments(self, value: Any, index: int) -> Any:
         """The arguments of a call: its texts at any depth, keys included, and its numbers."""
-        if not self.manner.contents:
-            return value
         if isinstance(value, str):
             fits = self.out.fits  # stand-in calls have arguments of their own
             text = self._text(value, index, "call")
@@ -317,12 +348,14 @@ class _Lettering:
 
     def _key(self, key: str, index: int) -> str:
         """The name of an argument, which has letters even if the template compares something with it."""
-        if not self.manner.names or self.manner.whole or not self._is_open(key):
+        if not self.manner.names or not self._is_open(key):
             return self._text(key, index, "call")
         self._add_pattern(WORD, index, "call")
         return self._whole(key, index, "call")
 
     def _label(self, value: Any, name: str) -> Any:
+        if not self.manner.labels:
+            return value
         if type(value) is str:
             known = self.labels.get(value)
             return self._new_label(value, name) if known is None else known
@@ -365,13 +398,13 @@ class _Lettering:
             tag, writer = TAG.match(text), self.writer
             # The generation prompt may end in the tag that an answer begins with.
             out.fits &= tag is None or tag[0] not in writer.strings.tags or tag[0] in writer.words
-        if self.manner.whole:
-            return text if not text.strip() or text in self.writer.compared else next(self.letters)
         if self._is_plain(text):
             self._add_pattern(WORD, index, name)
             return self._whole(text, index, name)
         parts, pattern = self._parts(text)
         self._add_pattern(pattern, index, name)
+        if not parts:
+            return text  # which may be the object `NO_CONTENT`, recognised by its type
         return self._with_letters(text, index, name, parts)
 
     def _add_pattern(self, pattern: str, index: int, name: str) -> None:

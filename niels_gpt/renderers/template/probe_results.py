@@ -27,8 +27,7 @@ from niels_gpt.renderers.kinds import SAMPLED, Kind, pack
 from niels_gpt.renderers.template.divisions import states_of
 from niels_gpt.renderers.template.isolation import IsolationError
 from niels_gpt.renderers.template.proofs.probes import Probe, literal_probe, probes
-from niels_gpt.renderers.template.proofs.proof import Proof, SampledSpan
-from niels_gpt.renderers.template.proofs.substitution import Unproven
+from niels_gpt.renderers.template.proofs.proof import Proof, SampledSpan, Unproven
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.template.strings import template_strings
 from niels_gpt.renderers.types import Piece

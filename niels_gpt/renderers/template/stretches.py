@@ -14,7 +14,6 @@ from niels_gpt.renderers.template.letters import Leaf, Lettered, Mark, Unseen
 from niels_gpt.renderers.template.strings import forms_of
 
 _IS_LETTER: Final = re.compile("([\ue000-\uf8ff\U000f0000-\U000ffffd])")
-_ESCAPED: Final = re.compile(r"\\u(?:[eE][0-9a-fA-F]{3}|[fF][0-8][0-9a-fA-F]{2})")  # as JSON or `repr` writes a letter
 _LONGEST_QUOTE: Final = 8
 _OTHER_TEXT: Final = "with letters in its texts the template writes another text"
 
@@ -25,11 +24,6 @@ class Stretch(NamedTuple):
     start: int
     stop: int
     leaf: Leaf
-
-
-def has_letters(text: str) -> bool:
-    """Whether a text has characters that letters are made of."""
-    return _IS_LETTER.search(text) is not None
 
 
 def stretches_of(
@@ -47,7 +41,7 @@ def stretches_of(
     in_order = _in_order(output, other, lettered)
     if in_order is not None:
         return in_order, []
-    other = _ESCAPED.sub(_letter, other) if "\\u" in other else other
+    other = lettered.unescaped(other)
     found = _anywhere(output, other, lettered.marks, controls)
     seen = {id(stretch.leaf) for stretch in found}
     unwritten = [leaf for leaf in lettered.leaves if id(leaf) not in seen] if len(seen) < len(lettered.leaves) else []
@@ -89,9 +83,9 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark], controls: Cont
     """
     found, at, number, quote = list[Stretch](), 0, 0, ""
     parts = _IS_LETTER.split(other)  # text, letter, text, letter, text
+    if not {*parts[1::2]} <= marks.keys():  # a text has letters of its own
+        parts = re.split(f"([{''.join(marks)}])", other) if marks else [other]
     most = len(parts) - 1
-    if not {*parts[1::2]} <= marks.keys():
-        raise Unseen("a text has a letter of its own, escaped")
     while number < most:
         text = parts[number].removeprefix(quote) if quote else parts[number]
         leaf, is_last, first = marks[parts[number + 1]]
@@ -137,10 +131,6 @@ def _quote(output: str, at: int, text: str, following: str) -> str:
         if text[-size:] == following[:size] and output.startswith(text[:-size], at):
             return text[-size:]
     return ""
-
-
-def _letter(found: re.Match[str]) -> str:
-    return chr(int(found[0][2:], 16))
 
 
 def _is_written(written: str, text: str) -> bool:

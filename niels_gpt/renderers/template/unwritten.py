@@ -73,23 +73,6 @@ def notes_of(
     return Notes(route, _by_call(found, messages), tuple(dropped))
 
 
-def proven_notes(
-    route: str,
-    unwritten: Iterable[tuple[int, str, str]],
-    messages: Sequence[Mapping[str, Any]],
-    writes_reasoning: Callable[[], bool],
-) -> Notes:
-    """The same from what the oracle has found; see `Proof.unwritten`."""
-    found = [Unwritten(message, field, text) for message, field, text in unwritten]
-    dropped = [one for one in found if _is_of_answer(messages, one) and one.field not in ("content", "tool_calls")]
-    dropped = dropped if dropped and writes_reasoning() else []
-    return Notes(route, _by_call([one for one in found if one not in dropped], messages), tuple(dropped))
-
-
-def _is_of_answer(messages: Sequence[Mapping[str, Any]], one: Unwritten) -> bool:
-    return bool(messages[one.message]["role"] == "assistant")
-
-
 def _by_call(found: Iterable[Unwritten], messages: Sequence[Mapping[str, Any]]) -> tuple[Unwritten, ...]:
     """The same with the name of a call in the place of its texts, where none of them is written."""
     texts = dict.fromkeys(found)

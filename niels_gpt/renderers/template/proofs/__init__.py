@@ -1,16 +1,16 @@
 """Proving the attribution of a rendering by rendering alone.
 
-The oracle replaces contents by letters that occur nowhere else, and renders beginnings of the conversation::
+The oracle puts letters into contents (`letters.py`), and renders beginnings of the conversation::
 
     all messages            <u>Hi<e> <a>Yo<e>
-    with substitutes        <u>㐀㐁<e> <a>㐂㐃<e>
-    messages[:1]            <u>㐀㐁<e>
-    messages[:1], prompt    <u>㐀㐁<e> <a>
-    messages[:2], question  <u>㐀㐁<e> <a>㐂㐃<e> <u>
+    with letters            <u>①②<e> <a>③④<e>
+    messages[:1]            <u>①②<e>
+    messages[:1], prompt    <u>①②<e> <a>
+    messages[:2], question  <u>①②<e> <a>③④<e> <u>
 
 In the order in which it happens:
 
-1. `oracle.py` has the whole of it, step by step. `substitution.py` makes the substitutes and finds them in an output.
+1. `oracle.py` has the whole of it, step by step.
 2. `renderings.py` makes these renderings when they are needed, and finds the places in them that correspond.
    `usual.py` has those of short probe messages: what a template writes wherever nothing is special.
 3. `headers.py` finds where the first turn begins, `turn_ends.py` where each turn ends.

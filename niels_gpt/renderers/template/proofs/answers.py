@@ -35,7 +35,7 @@ def find_answers(renderings: Renderings, ends: list[int]) -> list[Answer]:
 def _turn(renderings: Renderings, index: int, ends: list[int]) -> Turn:
     """The turn of one message and its content, within the turn: later turns may quote it."""
     begin, end = ends[index - 1] if index else 0, ends[index]
-    letters = begin + np.flatnonzero(renderings.substitute_message[begin:end] == index)
+    letters = begin + np.flatnonzero(renderings.letter_message[begin:end] == index)
     contents = begin + np.flatnonzero(renderings.content[begin:end] == index)
     first = int(contents[0]) if len(contents) else end
     if len(letters):

@@ -58,9 +58,9 @@ def first_turn_start(renderings: Renderings, end: int) -> int:
 def first_lead(renderings: Renderings) -> str:
     """The text before the first message's content; for an empty message, the text before a probe in its place."""
     known = renderings.full.known
-    if len(known) and renderings.substitute_message[known[0]] == 0:
+    if len(known) and renderings.letter_message[known[0]] == 0:
         return renderings.output[: renderings.next_data(0)]
-    messages = renderings.substituted.messages
+    messages = renderings.lettered.messages
     filled = cast(Message, {**messages[0], "content": PROBE})
     lead = (renderings.text([filled, *messages[1:]]) or "").partition(PROBE)[0]
     return lead if renderings.output.startswith(lead) else ""

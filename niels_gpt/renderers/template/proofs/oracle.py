@@ -6,18 +6,26 @@ answers. The conversations themselves are attributed by it where that is not pos
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+from typing import Final, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
-from niels_gpt.renderers.template.controls import ControlTokens, past_spaces
+from niels_gpt.renderers.template.controls import past_spaces
+from niels_gpt.renderers.template.letters import Manner, Unseen, Writer, letters_in
 from niels_gpt.renderers.template.proofs.answers import find_answers
 from niels_gpt.renderers.template.proofs.owners import added_end, find_owners, misplaced_instructions
-from niels_gpt.renderers.template.proofs.proof import PLACE, Problem, Proof
+from niels_gpt.renderers.template.proofs.proof import NONE, PLACE, Problem, Proof, Unproven
 from niels_gpt.renderers.template.proofs.renderings import Render, Renderings
-from niels_gpt.renderers.template.proofs.substitution import NONE, Unproven, substitute
 from niels_gpt.renderers.template.proofs.turn_ends import turn_ends
+from niels_gpt.renderers.template.stretches import stretches_of
+from niels_gpt.renderers.template.strings import strings_in
+
+# Contents alone have letters, so that one kind of text that a template changes does not hide the others.
+_MANNERS: Final = (
+    Manner(labels=False, scalars=False),
+    Manner(labels=False, scalars=False, names=False, signs=False),
+)
 
 
 @dataclass
@@ -26,16 +34,12 @@ class Oracle:
 
     Args:
         render: runs the template.
-        controls: the control tokens of the tokenizer, and which end a turn.
-        retained: matches what the template compares with contents, but no control tokens (`disguise.py`).
-        source: the template's text.
+        writer: puts letters into contents, and knows the control tokens.
         bos: the token that begins a text, which belongs to no message.
     """
 
     render: Render
-    controls: ControlTokens
-    retained: re.Pattern[str]
-    source: str
+    writer: Writer
     bos: str = ""
 
     def prove(self, messages: list[Message], *, add_generation_prompt: bool = False) -> Proof:
@@ -45,7 +49,7 @@ class Oracle:
             Unproven: the output does not show where contents are, or turns are not written in the order of the
                 messages. MessageError: the template refuses the messages.
         """
-        renderings = self._substituted(messages, add_generation_prompt)
+        renderings = self._lettered(messages, add_generation_prompt)
         ends = turn_ends(renderings)
         answers = find_answers(renderings, ends)
         spans = [answer.span for answer in answers]
@@ -69,26 +73,23 @@ class Oracle:
             added_end(renderings, owner),
             problems,
             {answer.span.message: answer.lacks for answer in answers if answer.lacks},
-            renderings.unwritten,
         )
 
-    def _substituted(self, messages: list[Message], gen: bool) -> Renderings:
-        """The renderings of a conversation with substitutes, of which the template writes the same text.
+    def _lettered(self, messages: list[Message], gen: bool) -> Renderings:
+        """The renderings of a conversation with letters in its contents, of which the template writes the same text.
 
         Raises:
             Unproven: it writes another text. MessageError: the template refuses the messages.
         """
-        output = self.render(messages, gen)
-        for letters_only in (False, True):
-            substituted = substitute(messages, self.retained, self.source, letters_only=letters_only)
+        output, controls = self.render(messages, gen), self.writer.controls
+        taken = letters_in("".join([output, *strings_in(messages)]))
+        for manner in _MANNERS:
             try:
-                other = substituted.unescaped(self.render(substituted.messages, gen))
-            except MessageError:  # the template tests some of the replaced characters: replace fewer of them
+                lettered = self.writer.letter(messages, None, {}, manner, taken)
+                other = lettered.unescaped(self.render(cast("list[Message]", lettered.messages), gen))
+                stretches, _ = stretches_of(output, other, lettered, controls)
+            except (MessageError, Unseen):  # the template tests some of the replaced characters: replace fewer of them
                 continue
-            restored = substituted.restored(other, substituted.find(other))
-            # `lower` and `title` may change letters, which have no case in the substitutes.
-            if len(restored) == len(output) and all(
-                one == same or one.casefold() == same.casefold() for one, same in zip(restored, output, strict=True)
-            ):
-                return Renderings(self.render, self.controls, messages, output, substituted, other, gen=gen)
+            if len(other) == len(output):
+                return Renderings(self.render, controls, messages, output, (lettered, other, stretches), gen=gen)
         raise Unproven("the template changes the contents: with other letters it writes another text")

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from niels_gpt.renderers.template.controls import past_spaces
 from niels_gpt.renderers.template.proofs.headers import first_lead, first_turn_start
-from niels_gpt.renderers.template.proofs.proof import TURN_OF, Ints, Problem, SampledSpan
+from niels_gpt.renderers.template.proofs.proof import NONE, TURN_OF, Ints, Problem, SampledSpan
 from niels_gpt.renderers.template.proofs.renderings import Renderings
-from niels_gpt.renderers.template.proofs.substitution import NONE
 from niels_gpt.renderers.template.proofs.turn_ends import is_instruction
 
 
@@ -63,9 +62,9 @@ def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[Prob
         written     <s>Be brief.<e><u>Hi<e>       of user "Hi", system "Be brief."
         without it  <u>Hi<e>                      so that <s> and <e> are of the system message
     """
-    problems, output, messages = list[Problem](), renderings.output, renderings.substituted.messages
+    problems, output, messages = list[Problem](), renderings.output, renderings.lettered.messages
     for index, message in enumerate(messages):
-        letters = np.flatnonzero(renderings.substitute_message == index)
+        letters = np.flatnonzero(renderings.letter_message == index)
         if not is_instruction(message) or not len(letters):
             continue
         is_early = index > 0 and letters[0] < ends[index - 1]
@@ -74,9 +73,9 @@ def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[Prob
         without = renderings.text([*messages[:index], *messages[index + 1 :]], renderings.gen) or ""
         removed = len("".join(output.split())) - len("".join(without.split()))
         visible = sum(not output[at].isspace() for at in np.flatnonzero(renderings.content == index).tolist())
-        seen = {*renderings.substituted.message_of(renderings.substituted.find(without)).tolist()}
+        seen = {*renderings.message_of(renderings.lettered.find(without)).tolist()}
         # If another message is written only without it, the system message replaces that one, and has its markup.
-        replaces_another = bool(seen - {*renderings.substitute_message.tolist()})
+        replaces_another = bool(seen - {*renderings.letter_message.tolist()})
         if removed != visible and not replaces_another:
             where = "before an earlier" if is_early else "after a later"
             text = f"message {{message}} is written {where} one, with markup of its own"
@@ -119,7 +118,7 @@ def _turn_owners(renderings: Renderings, ends: list[int]) -> Ints:
     start = first_turn_start(renderings, ends[0])
     first_turn = renderings.output[start : ends[0]].strip()
     is_one_token = first_turn and first_turn == renderings.controls.first(first_turn)
-    if is_one_token and not (renderings.substitute_message == 0).any() and not first_lead(renderings):
+    if is_one_token and not (renderings.letter_message == 0).any() and not first_lead(renderings):
         start = ends[0]  # bos alone: the template leaves the message out
     for index, end in enumerate(ends):
         owner[start:end] = index

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+NONE: Final = -1  # no message
 
 # The rules by which the start of a sampled span was found, as `niels-gpt doctor template` prints them.
 PREFIX: Final = "the generation prompt is a prefix"
@@ -20,6 +21,10 @@ HEADER: Final = "the turn begins as the generation prompt does, without the word
 WITHOUT: Final = "the content follows at once, where the generation prompt would begin"
 
 START, END, TURN_OF, PLACE = "start", "end", "turn", "place"  # what of a message a problem concerns
+
+
+class Unproven(Exception):
+    """The origin of the output cannot be proven; the message says why. Callers of this package never get it."""
 
 
 class Problem(NamedTuple):
@@ -70,7 +75,6 @@ class Proof:
         problems: what could not be proven; empty if everything is.
         added_stops: the messages after whose spans the option `final_stop` writes a stop -> what the template lacks
             there, in words.
-        unwritten: the texts of which nothing is in the output: message, field, text.
     """
 
     text: str
@@ -81,4 +85,3 @@ class Proof:
     added: int
     problems: list[Problem]
     added_stops: dict[int, str]
-    unwritten: list[tuple[int, str, str]]

@@ -39,7 +39,7 @@ class Turn:
     """The turn of answer `message` and its content, as positions in the full rendering.
 
     Of `<u>Hi<e><a> Yo<e>`, whose white space is content: begin 8, first 11, letter 12, last 14, end 17. Where nothing
-    shows the content, `first` is `end` and `last` is `begin`. `letter` is the first character that has a substitute,
+    shows the content, `first` is `end` and `last` is `begin`. `letter` is the first character that is a letter,
     `None` without one; white space before it is not certainly the content's.
     """
 
@@ -125,12 +125,12 @@ def _is_emitted_after_a_question(renderings: Renderings, turn: Turn, start: Star
     question = probe("user")
     served = renderings.text([question], True)
     for following in ([], [question]):
-        history = renderings.text([question, renderings.substituted.messages[0], *following])
+        history = renderings.text([question, renderings.lettered.messages[0], *following])
         if served is None or history is None:
             return True
         # Where history begins otherwise than the prompt, it is compared from the question on.
         after = history[len(served) :] if history.startswith(served) else history.partition(PROBE)[2]
-        copies = np.flatnonzero(renderings.substituted.find(after) == renderings.full.substitutes[turn.letter])
+        copies = np.flatnonzero(renderings.lettered.find(after) == renderings.full.letters[turn.letter])
         if len(copies) and after[: int(copies[0])].rstrip().endswith(markup):
             return True
     return False

@@ -58,7 +58,7 @@ def answer_end(renderings: Renderings, index: int, last: int, end: int, limit: i
     if plain or controls.is_stop(token) or token == renderings.usual.end():
         return End(stop)
     # After markup alone, that token may be the header's (gpt-oss: `<|message|>`).
-    has_letters = (renderings.substitute_message == index).any()
+    has_letters = (renderings.letter_message == index).any()
     return End(stop, "" if has_letters else f"{NO_STOP} {{message}}")
 
 
@@ -121,7 +121,7 @@ def _next_texts(renderings: Renderings, index: int, end: int) -> dict[str, str]:
             text = renderings.followed(index, *following)
             if text is None:
                 continue
-            after = renderings.text_from(Rendering(text, renderings.substituted.find(text)), end)
+            after = renderings.text_from(Rendering(text, renderings.lettered.find(text)), end)
             if after is not None:  # else the probe changes what is written before it
                 texts[role] = after
                 break

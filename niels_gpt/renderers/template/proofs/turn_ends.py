@@ -17,15 +17,16 @@ user "Hi", assistant "Yo", ...::
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from niels_gpt.messages import Message
 from niels_gpt.renderers.template.controls import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.headers import header_start
+from niels_gpt.renderers.template.proofs.proof import Unproven
 from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.proofs.shared_texts import before_open_tag, common_prefix, end_of_same
-from niels_gpt.renderers.template.proofs.substitution import Unproven
 from niels_gpt.renderers.template.proofs.usual import PROBE, probe
 
 
@@ -41,7 +42,7 @@ def turn_ends(renderings: Renderings) -> list[int]:
         least = ends[-1] if ends else 0
         end = _turn_end(renderings, index, least)
         # System messages do not count as later ones: templates put them first.
-        messages_before = np.unique(renderings.substitute_message[:end]).tolist()
+        messages_before = np.unique(renderings.letter_message[:end]).tolist()
         if end < least or any(other > index and not is_instruction(messages[other]) for other in messages_before):
             if not is_instruction(message):
                 raise Unproven("the template writes a message after a later one, or mixes them")
@@ -50,7 +51,7 @@ def turn_ends(renderings: Renderings) -> list[int]:
     return ends
 
 
-def is_instruction(message: Message) -> bool:
+def is_instruction(message: Mapping[str, Any]) -> bool:
     """Whether a message is of the system or the developer."""
     return message["role"] in ("system", "developer")
 
@@ -115,7 +116,7 @@ def _without_prompt(renderings: Renderings, index: int, before: str, tail: str) 
     """
     controls = renderings.controls
     longer = renderings.followed(index, probe("user")) or ""
-    letters = np.flatnonzero(renderings.substituted.find(before) >= 0)
+    letters = np.flatnonzero(renderings.lettered.find(before) >= 0)
     end = before[int(letters[-1]) :] if len(letters) else before  # history may be written otherwise before it
     if end + tail in longer:  # it stays where a question follows, so that it is no prompt
         return tail
@@ -143,7 +144,7 @@ def _tail_length(renderings: Renderings, index: int, start: int, tail: str) -> i
     is_last, is_answer = index + 1 == len(renderings.messages), renderings.messages[index]["role"] == "assistant"
     spaced = end_of_same(tail, text) if tail else 0
     if spaced is not None:
-        # With substitutes: a question may end in what looks like its stop.
+        # With letters: a question may end in what looks like its stop.
         has_stop = controls.is_stop(controls.at_end(renderings.full.text[: start + spaced].rstrip()))
         return spaced + (0 if has_stop else _later_end(renderings, index, text[spaced:]))
     shared = shared_length(controls, tail, text)
@@ -155,7 +156,7 @@ def _tail_length(renderings: Renderings, index: int, start: int, tail: str) -> i
         shared += next((len(end) for end in same_ends if text.startswith(end, shared)), 0)
     # The end may be written otherwise, but with a stop: gpt-oss ends the last answer in <|return|>, others in <|end|>.
     # A message without data that follows has a stop of its own, which is after a header.
-    next_has_data = bool((renderings.substitute_message == index + 1).any())
+    next_has_data = bool((renderings.letter_message == index + 1).any())
     has_own_stop = (is_answer and is_last) or next_has_data
     if shared < len(tail) and has_own_stop and controls.after_first_stop(tail):
         shared = max(shared, controls.after_first_stop(text))
