@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from niels_gpt.builds.sample_encoder import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
-    from niels_gpt.episodes.iterate.workers import EpisodeWorkers
+    from niels_gpt.episodes.iterate import Loader
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Messages
@@ -157,7 +157,7 @@ def loader(
     cache_dir: str | Path | None = None,
     cache_bytes: int | None = None,
     **options: Any,
-) -> EpisodeWorkers[Any]:
+) -> Loader[Any]:
     """Batches of fixed shape from episodes, preferences or pretraining caches; iterate over it once per pass.
 
     Args:

@@ -113,7 +113,7 @@ def test_numbers_of_the_episode_loader(opened: dict[str, Open], given: dict[str,
 
 def test_numbers_of_views(opened: dict[str, Open]) -> None:
     loader = opened["episodes"]()
-    for make in (lambda: loader.prefetch(depth="2"), lambda: loader.as_iterable(epochs=1.5)):
+    for make in (lambda: loader.prefetch(depth="2"), lambda: loader.places(epochs=1.5)):
         with pytest.raises(UsageError, match=r"is ('2'|1.5); expected a whole number from 1 to"):
             make()
 

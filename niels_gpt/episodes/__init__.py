@@ -2,7 +2,7 @@
 
 How a batch comes about, with the file that does each step::
 
-    place (epoch, position)                          loader.py, iterate/       where a split has been read to
+    place (epoch, position)                          loader.py, iterate.py     where a split has been read to
       -> rows of the global batch, cut by rank       order/order.py            7 2 9 4 | 1 8 3 6
       -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
       -> spans: file, start, length                  rows.py, dataset.py       (shard 0, 4096, 300), (shard 0, 17, 211)
@@ -22,7 +22,7 @@ with rows 8 2, then 9 1, because positions count rows, not batches.
 The other files::
 
     order/       which rows come when: proportions, mixtures, checkpoint states
-    iterate/     batch after batch, from a thread, from worker processes
+    iterate      batch after batch: torch's DataLoader and its workers, or a thread
     settings     config, keywords, ranks              build     conversations or packed rows -> a dataset
     index_sets   sets of numbers in little memory     writer, writer_columns, writer_files   the files of one split
     format       names and layout of the files        stream    windows of a token stream; `make_data_loader`

@@ -10,7 +10,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.images import ImageSource
@@ -73,8 +73,10 @@ class AnyBatch(Protocol):
 Batch = TypeVar("Batch", bound=AnyBatch)
 
 
-class Batches(ABC, Generic[Batch]):
-    """One rank's batches as a pure function of the place; everything here is arithmetic, and reads nothing.
+class Batches(torch.utils.data.Dataset[Batch], ABC):
+    """One rank's batches as a pure function of the place; everything here but `batch` is arithmetic, and reads nothing.
+
+    A map-style dataset of torch, whose items are places: see `SplitLoader.places`.
 
     Attributes:
         split: the files.
@@ -95,6 +97,14 @@ class Batches(ABC, Generic[Batch]):
     @abstractmethod
     def batch(self, place: Place) -> tuple[Batch, Place]:
         """The batch at a place, on the CPU, and the place after it."""
+
+    def __getitem__(self, place: Place) -> Batch:
+        """The batch at a place, on the CPU."""
+        return self.batch(place)[0]
+
+    def __len__(self) -> int:
+        """As `steps_per_epoch`."""
+        return self.steps_per_epoch()
 
     @abstractmethod
     def in_order(self) -> Batches[Batch]:
@@ -163,11 +173,13 @@ class Batches(ABC, Generic[Batch]):
         """The place of an epoch's first row.
 
         Raises:
-            UsageError: it is not a number of 0 or more, or there are more than 2**62 rows up to its end.
+            UsageError: it is not a number of 0 or more, there are no epochs, or more than 2**62 rows up to its end.
         """
+        if self.order.n is None:
+            raise UsageError(NO_EPOCHS)
         epoch = ROW.whole(epoch, "epoch")
         # Rows are counted through all epochs (`rows_before`), and the count must stay within int64 with room to spare.
-        if (epoch + 1) * (self.order.n or 0) > MAX_LENGTH:
+        if (epoch + 1) * self.order.n > MAX_LENGTH:
             raise UsageError(
                 f"epoch is {epoch:,}, of {self.order.n:,} rows each; expected at most 2**62 rows before its end"
             )

@@ -11,7 +11,7 @@ What the constructor does, in this order::
 What follows for a split when it is first used, so that a packing plan of val costs nothing where only train is read::
 
     EpisodeSplit           _open_batch_source        -> BatchSource: place -> batch, next place
-    BatchSource            iterate/split_iterator    -> SplitIterator: the place of the next batch
+    BatchSource            iterate.py                -> Reading: the place of the next batch
 
 `next_batch`, `prefetch`, `state_dict` and other ways to read are methods of `SplitLoader` (split_loader.py).
 """
@@ -28,7 +28,7 @@ from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.format import SPLITS, require_episodes, require_plain_episodes
 from niels_gpt.episodes.images import ImageSource
-from niels_gpt.episodes.iterate.split_iterator import SplitIterator
+from niels_gpt.episodes.iterate import Reading
 from niels_gpt.episodes.order.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
     Dirs,
@@ -170,7 +170,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
         self.pad_token_id = resolve_pad_id(
             self.config.pad_token_id, tokenizer, self._splits["train"].eos_id, self.vocab_size
         )
-        self._iterators: dict[str, SplitIterator[EpisodeBatch]] = {}
+        self._readings: dict[str, Reading[EpisodeBatch]] = {}
         self._warned = False
         self._log_splits()
         if self._splits["train"].shards:
@@ -215,26 +215,26 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
 
     def batch_source(self, split: str) -> BatchSource:
         """The split's batches as a pure function of the place."""
-        source = self._iterator(split).batch_source
-        # `SplitIterator` serves preferences, too, so its type there is `Batches`.
+        source = self._reading(split).source
+        # `Reading` serves preferences, too, so its type there is `Batches`.
         assert isinstance(source, BatchSource)
         return source
 
     # ---- a split, when it is first used
 
-    def _iterator(self, split: str) -> SplitIterator[EpisodeBatch]:
-        """The split's iterator, which is created when it is first used."""
+    def _reading(self, split: str) -> Reading[EpisodeBatch]:
+        """The split's batches, opened when they are first used."""
         if split not in self._splits:
             raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
         # Opened when first used: a packing plan of val costs time that training alone need not spend.
-        if split not in self._iterators:
+        if split not in self._readings:
             opened = self._splits[split]
             if not opened.shards:
                 place = ", ".join(str(dataset / split) for dataset in opened.datasets)
                 files = "shard_*.bin" if opened.has_windows else "tokens.bin with an episodes.idx"
                 raise CacheError(f"{place}: no {files}; this dataset has no {split} split")
-            self._iterators[split] = SplitIterator(self._open_batch_source(split, opened), self.device)
-        return self._iterators[split]
+            self._readings[split] = Reading(self._open_batch_source(split, opened), self.device)
+        return self._readings[split]
 
     def _open_batch_source(self, name: str, split: EpisodeSplit) -> BatchSource:
         settings = self.config

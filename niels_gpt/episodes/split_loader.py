@@ -1,6 +1,6 @@
 """`SplitLoader`, what loaders share: the ways to read a split and to resume.
 
-A loader has a `SplitIterator` for each split: the batches as a function of the place, and the place of the next one.
+A loader has a `Reading` of each split: the batches as a function of the place, and the place of the next one.
 Every method is one step on it, for example::
 
     next_batch("train")        the batch at the place, which then moves on
@@ -14,11 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic
 
-from niels_gpt.episodes.batches import Batch
-from niels_gpt.episodes.iterate.iterable import EpisodeIterable
-from niels_gpt.episodes.iterate.prefetch import Prefetch
-from niels_gpt.episodes.iterate.split_iterator import SplitIterator, one_epoch
-from niels_gpt.episodes.iterate.workers import EpisodeWorkers
+from niels_gpt.episodes.batches import Batch, Batches
+from niels_gpt.episodes.iterate import Loader, Places, Prefetch, Reading, one_epoch
 from niels_gpt.episodes.order.states import Place
 
 
@@ -26,23 +23,31 @@ class SplitLoader(ABC, Generic[Batch]):
     """Batches of the splits of a dataset; the place of each split's next batch is its own."""
 
     @abstractmethod
-    def _iterator(self, split: str) -> SplitIterator[Batch]:
-        """The split's iterator.
+    def _reading(self, split: str) -> Reading[Batch]:
+        """The split's batches, and where the next one is.
 
         Raises:
             UsageError: no such split. CacheError: the dataset does not have it.
         """
 
+    def batch_source(self, split: str) -> Batches[Batch]:
+        """The split's batches as a pure function of the place: a map-style dataset, whose sampler is `places`.
+
+        Raises:
+            UsageError: no such split. CacheError: the dataset does not have it.
+        """
+        return self._reading(split).source
+
     # ---- batches in this process
 
     def next_batch(self, split: str = "train") -> Batch:
         """The next batch of the split; its `state` is the one after it."""
-        return self._iterator(split).next_batch()
+        return self._reading(split).next_batch()
 
     def evaluation_batches(self, split: str = "val") -> Iterator[Batch]:
         """Every row once, in ascending order, none dropped. Does not move `next_batch`."""
-        iterator = self._iterator(split)
-        return one_epoch(iterator.batch_source.in_order(), Place(), iterator.device)
+        at = self._reading(split)
+        return one_epoch(at.source.in_order(), Place(), at.device)
 
     def batches(self, split: str = "train", *, epoch: int = 0) -> Iterator[Batch]:
         """One training epoch from its start. Does not move `next_batch`.
@@ -50,8 +55,8 @@ class SplitLoader(ABC, Generic[Batch]):
         Raises:
             UsageError: batch_sampling_mode is "random", which has no epochs.
         """
-        iterator = self._iterator(split)
-        return one_epoch(iterator.batch_source, iterator.batch_source.epoch_start(epoch), iterator.device)
+        at = self._reading(split)
+        return one_epoch(at.source, at.source.epoch_start(epoch), at.device)
 
     # ---- batches from a thread or from worker processes
 
@@ -60,10 +65,9 @@ class SplitLoader(ABC, Generic[Batch]):
 
         The states of both count the batches that were handed out, never those that wait. Close it, or use `with`.
         """
-        at = self._iterator(split)
-        return Prefetch(at.batch_source, at.place, depth=depth, device=at.device, on_batch=at.follow)
+        return Prefetch(self._reading(split), depth=depth)
 
-    def as_dataloader(self, split: str = "train", *, epochs: int | None = 1, **options: Any) -> EpisodeWorkers[Batch]:
+    def as_dataloader(self, split: str = "train", *, epochs: int | None = 1, **options: Any) -> Loader[Batch]:
         """Batches from worker processes, from the place of `next_batch` on; each pass has `epochs` or the rest of them.
 
         The states of both count the batches that were handed out. Batches are on the CPU.
@@ -71,35 +75,42 @@ class SplitLoader(ABC, Generic[Batch]):
         Args:
             options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
         """
-        at = self._iterator(split)
-        return EpisodeWorkers(at.batch_source, at.place, epochs=epochs, on_batch=at.follow, **options)
+        return Loader(self._reading(split), epochs=epochs, **options)
 
-    def as_iterable(self, split: str = "train", *, epochs: int | None = None) -> EpisodeIterable[Batch]:
-        """A dataset for `torch.utils.data.DataLoader(..., batch_size=None)`, from the place of `next_batch` on."""
-        at = self._iterator(split)
-        return EpisodeIterable(at.batch_source, at.place, epochs=epochs)
+    def places(self, split: str = "train", *, epochs: int | None = None) -> Places:
+        """A sampler for your own DataLoader, from the place of `next_batch` on, which it does not move.
+
+        ::
+
+            source, places = loader.batch_source("train"), loader.places("train", epochs=1)
+            DataLoader(source, sampler=places, batch_size=None, num_workers=2)
+        """
+        at = self._reading(split)
+        return Places(at.source, at.place, epochs=epochs)
 
     # ---- the place of the next batch
 
     def state_dict(self, split: str = "train") -> dict[str, Any]:
         """The place of the next batch: version, fingerprint, seed, epoch and position (in rows over all ranks)."""
-        at = self._iterator(split)
-        return at.batch_source.state(at.place)
+        at = self._reading(split)
+        return at.source.state(at.place)
 
     def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
         """Continue where a state was taken, perhaps with another number of ranks or batch size. O(1).
+
+        It acts at once: a pass or a prefetching iterator of this split goes on from there.
 
         Raises:
             Mismatch: the state is of another dataset, block_size, too_long, packing, order or seed.
             UsageError: it is not a state.
         """
-        at = self._iterator(split)
-        at.move(at.batch_source.place(state))
+        at = self._reading(split)
+        at.move(at.source.place(state))
 
     def rows_read(self, split: str = "train") -> int:
         """How many rows come before the next batch, over all epochs and ranks; dropped rows are included."""
-        at = self._iterator(split)
-        return at.batch_source.rows_before(at.place)
+        at = self._reading(split)
+        return at.source.rows_before(at.place)
 
     def seek(self, row: int, split: str = "train") -> None:
         """Continue at any row, counted over all epochs and ranks: the inverse of `rows_read`. O(1).
@@ -109,9 +120,9 @@ class SplitLoader(ABC, Generic[Batch]):
         Raises:
             UsageError: the row is below 0 or above 2**62.
         """
-        at = self._iterator(split)
-        at.move(at.batch_source.place_of(row))
+        at = self._reading(split)
+        at.move(at.source.place_of(row))
 
     def steps_per_epoch(self, split: str = "train") -> int:
         """How many batches an epoch has, on every rank; see `Batches.steps_per_epoch`."""
-        return self._iterator(split).batch_source.steps_per_epoch()
+        return self._reading(split).source.steps_per_epoch()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from niels_gpt.episodes.batches import BatchOptions
 from niels_gpt.episodes.format import SPLITS, require_episodes
-from niels_gpt.episodes.iterate.split_iterator import SplitIterator
+from niels_gpt.episodes.iterate import Reading
 from niels_gpt.episodes.order.order import every_row
 from niels_gpt.episodes.order.sampling import Sampling, groups_of, order_of_groups
 from niels_gpt.episodes.remote import is_url
@@ -72,7 +72,7 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
         self._sampling = Sampling(seed=seed, shuffle=shuffle, drop_last=drop_last)
         self.rank, self.world_size = ranks(rank, world_size)
         self.device = str(checked_device(device))
-        self._iterators: dict[str, SplitIterator[PreferenceBatch]] = {}
+        self._readings: dict[str, Reading[PreferenceBatch]] = {}
         self._multiple = None if pad_to_multiple_of is None else BLOCK_SIZE.whole(pad_to_multiple_of)
         self._names, self._mixture = parse_dataset_dirs(dataset_dir)
         for name in self._names:
@@ -97,7 +97,7 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
                     split.without_completion,
                 )
         if self._splits["train"].episodes.shards:
-            self._iterator("train")  # raises what is wrong now, not at the first step
+            self._reading("train")  # raises what is wrong now, not at the first step
 
     def __repr__(self) -> str:
         """One line: the size of batches, and the groups of each split."""
@@ -116,10 +116,10 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
             raise UsageError(f"split is {name!r}; expected 'train' or 'val'")
         return self._splits[name]
 
-    def _iterator(self, split: str) -> SplitIterator[PreferenceBatch]:
+    def _reading(self, split: str) -> Reading[PreferenceBatch]:
         opened = self.split(split)
-        if split in self._iterators:
-            return self._iterators[split]
+        if split in self._readings:
+            return self._readings[split]
         folders = ", ".join(str(dataset / split) for dataset in opened.episodes.datasets)
         if not len(opened):
             raise CacheError(
@@ -155,5 +155,5 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
             world_size=self.world_size,
         )
         source = PreferenceSource(opened, options, order, self._multiple)
-        self._iterators[split] = SplitIterator(source, self.device)
-        return self._iterators[split]
+        self._readings[split] = Reading(source, self.device)
+        return self._readings[split]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.iterate.workers import EpisodeWorkers
+from niels_gpt.episodes.iterate import Loader
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.errors import UsageError
 from niels_gpt.extras import check_library
@@ -104,8 +104,8 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[Any]:
         # Opened anew for each pass, from the place where the last one ended.
-        workers: EpisodeWorkers[EpisodeBatch] = self._episodes.as_dataloader("train", epochs=1, **self._options)
-        for batch in workers:
+        batches: Loader[EpisodeBatch] = self._episodes.as_dataloader("train", epochs=1, **self._options)
+        for batch in batches:
             yield self._convert(batch)
 
     def state_dict(self) -> dict[str, Any]:

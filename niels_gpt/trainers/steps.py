@@ -1,7 +1,7 @@
-"""Batches by step number (`StepBatches`, `EpochLoader`), and gradient accumulation by trained tokens (`windows`).
+"""An epoch as a DataLoader (`EpochLoader`), and gradient accumulation by trained tokens (`windows`).
 
-The batch of a step is a pure function of its number, so a trainer that skips steps by number, as
-`transformers.Trainer` does when it resumes, skips them without reading anything.
+A trainer that skips steps by number when it resumes, as `transformers.Trainer` does, skips them without reading
+anything.
 
 In gradient accumulation, the mean of micro-batches' means gives a token of a short answer more weight than one of a
 long answer. The right loss is one sum divided by one number, both over all micro-batches of all ranks::
@@ -40,48 +40,26 @@ def check_ranks(episodes: GPTEpisodeDataLoader, rank: int, world_size: int) -> N
         )
 
 
-class StepBatches(torch.utils.data.Dataset[EpisodeBatch]):
-    """A map-style dataset: item i is the batch of step i, counted through all epochs, on the CPU.
+class EpochPlaces(torch.utils.data.Sampler[list[Place]]):
+    """The places of the steps of the epoch that `set_epoch` sets, each as a batch of one item.
 
-    Two epochs of 3 steps are the items 0 1 2 and 3 4 5. The length is that of one epoch, but any item can be read.
+    Steps are counted through all epochs, and a place is computed from a number of steps: nothing is read to skip some.
     """
 
-    def __init__(self, batch_source: BatchSource) -> None:
-        self.batch_source = batch_source
-        self._steps = batch_source.steps_per_epoch()
-
-    def __len__(self) -> int:
-        return self._steps
-
-    def __getitem__(self, step: int) -> EpisodeBatch:
-        """The batch of a step; no earlier step is read.
-
-        Raises:
-            UsageError: the step is below 0.
-        """
-        if step < 0:
-            raise UsageError(f"step {step}; steps are counted from 0")
-        # From the beginning of the run: a place is computed from a number of steps, nothing is read for it.
-        return self.batch_source.batch(self.batch_source.skip(Place(), step))[0]
-
-
-class EpochSteps(torch.utils.data.Sampler[list[int]]):
-    """The steps of the epoch that `set_epoch` sets, each as a batch of one item."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps, self._epoch = steps, 0
+    def __init__(self, source: BatchSource) -> None:
+        self._source, self._epoch = source, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Trainers call this before every epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return self._steps
+        return self._source.steps_per_epoch()
 
-    def __iter__(self) -> Iterator[list[int]]:
-        # Steps are counted through all epochs: with 5 steps an epoch, epoch 2 begins at 10.
-        first = self._epoch * self._steps
-        return iter([step] for step in range(first, first + self._steps))
+    def __iter__(self) -> Iterator[list[Place]]:
+        # With 5 steps an epoch, epoch 2 begins at step 10.
+        first = self._epoch * len(self)
+        return iter([self._source.skip(Place(), step)] for step in range(first, first + len(self)))
 
 
 class EpochLoader(torch.utils.data.DataLoader[EpisodeBatch]):
@@ -92,14 +70,13 @@ class EpochLoader(torch.utils.data.DataLoader[EpisodeBatch]):
     """
 
     def __init__(self, batch_source: BatchSource, convert: Callable[[EpisodeBatch], Any], **options: Any) -> None:
-        dataset = StepBatches(batch_source)
-        self._epoch_steps = EpochSteps(len(dataset))
-        # A batch of the sampler is one step, because an item of the dataset is a whole batch already.
-        super().__init__(dataset, batch_sampler=self._epoch_steps, collate_fn=_SingleBatch(convert), **options)
+        self._places = EpochPlaces(batch_source)
+        # A batch of the sampler is one place, because an item of the source is a whole batch already.
+        super().__init__(batch_source, batch_sampler=self._places, collate_fn=_SingleBatch(convert), **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Trainers call this before every epoch."""
-        self._epoch_steps.set_epoch(epoch)
+        self._places.set_epoch(epoch)
 
 
 class _SingleBatch:

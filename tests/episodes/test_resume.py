@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,12 +93,18 @@ def by_prefetch(loader: GPTEpisodeDataLoader, state: State | None) -> Run:
     return ahead, ahead.state_dict
 
 
+def view(kind: Any, loader: GPTEpisodeDataLoader, *, epochs: int | None = None, **options: Any) -> Any:
+    """A DataLoader of torch or torchdata over the loader's source and places."""
+    places = loader.places("train", epochs=epochs)
+    return kind(loader.batch_source("train"), sampler=places, batch_size=None, **options)
+
+
 def by_torch(workers: int) -> Callable[[GPTEpisodeDataLoader, State | None], Run]:
     def start(loader: GPTEpisodeDataLoader, state: State | None) -> Run:
         if state is not None:
             loader.load_state_dict(state)
         last = [loader.state_dict()]
-        door = torch.utils.data.DataLoader(loader.as_iterable(), batch_size=None, num_workers=workers)
+        door = view(torch.utils.data.DataLoader, loader, num_workers=workers)
 
         def batches() -> Iterator[EpisodeBatch]:
             for batch in door:
@@ -113,9 +118,7 @@ def by_torch(workers: int) -> Callable[[GPTEpisodeDataLoader, State | None], Run
 
 def by_torchdata(workers: int) -> Callable[[GPTEpisodeDataLoader, State | None], Run]:
     def start(loader: GPTEpisodeDataLoader, state: State | None) -> Run:
-        door: Any = StatefulDataLoader(
-            loader.as_iterable(), batch_size=None, num_workers=workers, snapshot_every_n_steps=1
-        )
+        door = view(StatefulDataLoader, loader, num_workers=workers, snapshot_every_n_steps=1)
         if state is not None:
             door.load_state_dict(state)
         return iter(door), door.state_dict
@@ -190,25 +193,19 @@ def test_the_rest_comes_through_every_door(datasets: tuple[Path, Path], setting:
         at = stop
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (3, False), (3, True)])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (3, True)])
 def test_a_finished_epoch_is_followed_by_the_next(datasets: tuple[Path, Path], workers: int, persistent: bool) -> None:
-    """torchdata's loader over one epoch at a time, its state taken when the loop has ended.
-
-    It then starts new workers, without their states, unless they persist; so the view must be told which epoch it is.
-    """
+    """torchdata's loader over one epoch at a time, its state taken when the loop has ended (D5)."""
     loader = open_loader(datasets[0], epoch_drop_last=False)
     steps = loader.steps_per_epoch()
     expected = [loader.next_batch() for _ in range(2 * steps)]
 
-    def door(epoch: int) -> Any:
-        view = open_loader(datasets[0], epoch_drop_last=False).as_iterable(epochs=1)
-        if workers and not persistent:
-            view.set_epoch(epoch)
-        return StatefulDataLoader(view, batch_size=None, num_workers=workers, persistent_workers=persistent)  # type: ignore[var-annotated]
+    def door() -> Any:
+        opened = open_loader(datasets[0], epoch_drop_last=False)
+        return view(StatefulDataLoader, opened, epochs=1, num_workers=workers, persistent_workers=persistent)
 
-    first = door(0)
+    first, second = door(), door()
     assert_all_equal(list(first), expected[:steps])
-    second = door(1)
     second.load_state_dict(first.state_dict())
     assert_all_equal(list(second), expected[steps:])
 
@@ -219,8 +216,8 @@ def test_a_resumed_epoch_still_ends_where_it_ends(datasets: tuple[Path, Path], w
     expected = list(loader.batches(epoch=0))
 
     def door() -> Any:
-        view = open_loader(datasets[0], epoch_drop_last=False).as_iterable(epochs=1)
-        return StatefulDataLoader(view, batch_size=None, num_workers=workers)  # type: ignore[var-annotated]
+        opened = open_loader(datasets[0], epoch_drop_last=False)
+        return view(StatefulDataLoader, opened, epochs=1, num_workers=workers)
 
     for stop in (1, 4, len(expected)):
         first = door()
@@ -244,53 +241,22 @@ def test_a_state_goes_through_any_other_door(datasets: tuple[Path, Path], door: 
         assert_all_equal(found, expected[5:])
 
 
-def test_a_view_read_here_goes_on_in_workers(datasets: tuple[Path, Path]) -> None:
-    """A pass that was broken off begins again, with any number of workers; its state goes on."""
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_acts_at_once(datasets: tuple[Path, Path], workers: int) -> None:
+    """A pass that is under way goes on from the state that is loaded (D5), as does a prefetching iterator."""
+    expected = [batch for loader in [open_loader(datasets[0])] for batch in [loader.next_batch() for _ in range(20)]]
     loader = open_loader(datasets[0])
-    expected = [loader.next_batch() for _ in range(12)]
-    view = loader.as_iterable()
-    view.load_state_dict(open_loader(datasets[0]).state_dict())
-    here = list(itertools.islice(view, 3))
-    workers = iter(torch.utils.data.DataLoader(view, batch_size=None, num_workers=3))
-    assert_all_equal(here, expected[:3])
-    assert_all_equal(list(itertools.islice(workers, 5)), expected[:5])
-    other = open_loader(datasets[0]).as_iterable()
-    other.load_state_dict(view.state_dict())  # this process' view stands where this process left it
-    workers = iter(torch.utils.data.DataLoader(other, batch_size=None, num_workers=3))
-    assert_all_equal(list(itertools.islice(workers, 5)), expected[3:8])
-
-
-def test_a_workers_state_needs_as_many_workers(datasets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker stands somewhere between the batches of the others, which means nothing to another number of them."""
-    door: Any = StatefulDataLoader(open_loader(datasets[0]).as_iterable(), batch_size=None, num_workers=2)
-    next(iter(door))
-    worker = door.state_dict()["_snapshot"]["_worker_snapshots"]["worker_0"]
-    state = worker["fetcher_state"]["dataset_iter_state"] or worker["dataset_state"]
-    view = open_loader(datasets[0]).as_iterable()
-    # All workers of the next pass would have the same batches.
-    with pytest.raises(Mismatch, match="of one of 2 workers, which would all make"):
-        view.load_state_dict(state)
-    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(id=0, num_workers=3))
-    view.load_state_dict(state)
-    with pytest.raises(Mismatch, match="of one of 2 workers, here are 3"):
-        next(iter(view))
-
-
-def test_a_state_before_the_first_batches_of_all_workers(datasets: tuple[Path, Path]) -> None:
-    """torchdata takes the states of workers that persist when a pass begins, and again with each one's batches."""
-    loader = open_loader(datasets[0], epoch_drop_last=False)
-
-    def door() -> Any:
-        return StatefulDataLoader(loader.as_iterable(), batch_size=None, num_workers=2, persistent_workers=True)  # type: ignore[var-annotated]
-
-    first = door()
-    next(iter(first))
-    first.dataset.set_epoch(7)
-    next(iter(first))
-    second = door()
-    second.load_state_dict(first.state_dict())
-    found = list(itertools.islice(second, loader.steps_per_epoch() - 1))
-    assert_all_equal(found, list(loader.batches(epoch=7))[1:])
+    door = loader.as_dataloader(num_workers=workers, epochs=None)
+    batches = iter(door)
+    assert_all_equal([next(batches) for _ in range(5)], expected[:5])
+    door.load_state_dict(expected[1].state)
+    assert_all_equal([next(batches) for _ in range(3)], expected[2:5])
+    loader.load_state_dict(expected[11].state)
+    assert_all_equal([next(batches) for _ in range(3)], expected[12:15])
+    with loader.prefetch(depth=3) as ahead:
+        assert_all_equal([next(ahead), next(ahead)], expected[15:17])
+        loader.load_state_dict(expected[0].state)
+        assert_all_equal([next(ahead), next(ahead)], expected[1:3])
 
 
 def test_get_batch_resumes(datasets: tuple[Path, Path]) -> None:
@@ -415,7 +381,7 @@ def test_the_same_data_elsewhere_is_the_same_data(datasets: tuple[Path, Path], t
     assert copy.next_batch().episodes.tolist() == loader.next_batch().episodes.tolist()
 
 
-@pytest.mark.parametrize("door", ["loader", "view"])
+@pytest.mark.parametrize("door", ["loader", "places"])
 @pytest.mark.parametrize(
     "change",
     [
@@ -428,7 +394,7 @@ def test_the_same_data_elsewhere_is_the_same_data(datasets: tuple[Path, Path], t
 )
 def test_numbers_that_cannot_be_are_refused(datasets: tuple[Path, Path], change: State, door: str) -> None:
     loader = open_loader(datasets[0])
-    target: Any = loader if door == "loader" else loader.as_iterable()
+    target: Any = loader if door == "loader" else loader.places()
     with pytest.raises(UsageError, match="the state"):
         target.load_state_dict(changed(loader.state_dict(), **change))
 
@@ -436,16 +402,9 @@ def test_numbers_that_cannot_be_are_refused(datasets: tuple[Path, Path], change:
 @pytest.mark.parametrize("state", [{}, None, 3, "state", [], {"epoch": 1, "position": 2}, {"version": 1}], ids=str)
 def test_nonsense_is_refused(datasets: tuple[Path, Path], state: Any) -> None:
     loader = open_loader(datasets[0])
-    for target in (loader, loader.as_iterable()):
+    for target in (loader, loader.places()):
         with pytest.raises(UsageError, match="expected what state_dict"):
             target.load_state_dict(state)
-
-
-@pytest.mark.parametrize("extra", [{"ahead": -1}, {"ahead": "1"}, {"until": "x"}, {"ahead": 5, "workers": 3}], ids=str)
-def test_a_views_own_numbers_are_checked_too(datasets: tuple[Path, Path], extra: State) -> None:
-    view = open_loader(datasets[0]).as_iterable()
-    with pytest.raises(UsageError, match="the state"):
-        view.load_state_dict(changed(view.state_dict(), **extra))
 
 
 @pytest.mark.parametrize("policy", ["tail", "drop_partial_turn"])

@@ -12,11 +12,9 @@ import re
 import subprocess
 import sys
 import threading
-import traceback
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +23,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource
-from niels_gpt.episodes.iterate.iterable import EpisodeIterable
-from niels_gpt.episodes.iterate.prefetch import Prefetch
+from niels_gpt.episodes.iterate import Prefetch, Reading
+from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import CacheError, UsageError
@@ -62,14 +60,16 @@ def in_order(dataset: Path, n: int, **options: Any) -> list[EpisodeBatch]:
     return [loader.next_batch() for _ in range(n)]
 
 
-def through(view: EpisodeIterable, workers: int, n: int | None = None, **options: Any) -> list[EpisodeBatch]:
-    """What torch's loader gives."""
-    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers, **options)
-    return list(itertools.islice(door, n))
+def torch_loader(
+    loader: GPTEpisodeDataLoader, *, epochs: int | None = None, kind: Any = torch.utils.data.DataLoader, **options: Any
+) -> Any:
+    """A DataLoader over the loader's source and places."""
+    places = loader.places(epochs=epochs)
+    return kind(loader.batch_source("train"), sampler=places, batch_size=None, **options)
 
 
 def prefetching() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "niels_gpt-prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("niels_gpt-prefetch")]
 
 
 # Prefetch
@@ -133,6 +133,8 @@ def test_dropping_it_ends_the_thread(dataset: Path, cyclic: bool) -> None:
     if cyclic:
         gc.collect()
     assert gone() is None
+    for thread in prefetching():
+        thread.join(timeout=60)
     assert prefetching() == []
 
 
@@ -183,7 +185,7 @@ ERRORS, GOOD, DEPTHS = [CacheError("bad token"), MemoryError(), SystemExit(3)], 
 def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseException, good: int, depth: int) -> None:
     loader = open_loader(dataset)
     batch_source: Any = Failing(loader.batch_source("train"), good, error)
-    batches = Prefetch(batch_source, Place(), depth=depth, device="cpu")
+    batches = Prefetch(Reading(batch_source, "cpu"), depth=depth)
     assert_all_equal([next(batches) for _ in range(good)], in_order(dataset, good))
     state = batches.state_dict()
     with pytest.raises(type(error)) as caught:
@@ -245,14 +247,11 @@ def test_ctrl_c_while_a_prefetched_batch_is_taken_skips_none(dataset: Path) -> N
     loader = open_loader(dataset)
     with loader.prefetch() as batches:
         assert_all_equal([next(batches)], expected[:1])
-        get = batches._queue.get
 
-        def interrupted(**options: Any) -> Any:
-            batches._queue.get = get  # type: ignore[method-assign]
-            get(**options)
+        def interrupted() -> Any:
             raise KeyboardInterrupt
 
-        batches._queue.get = interrupted  # type: ignore[assignment, method-assign]
+        batches._waiting[0].result = interrupted  # type: ignore[assignment, method-assign]
         with pytest.raises(KeyboardInterrupt):
             next(batches)
         assert next(batches, None) is None
@@ -261,7 +260,7 @@ def test_ctrl_c_while_a_prefetched_batch_is_taken_skips_none(dataset: Path) -> N
 
 def test_closing_while_an_error_waits(dataset: Path) -> None:
     batch_source: Any = Failing(open_loader(dataset).batch_source("train"), 2, MemoryError())
-    batches = Prefetch(batch_source, Place(), depth=1, device="cpu")
+    batches = Prefetch(Reading(batch_source, "cpu"), depth=1)
     next(batches)
     batches.close()
     assert prefetching() == []
@@ -281,133 +280,80 @@ def test_several_at_once_do_not_disturb_each_other(dataset: Path) -> None:
     assert_all_equal([pair[1] for pair in first], in_order(dataset, 12))
 
 
-# EpisodeIterable
+# torch's DataLoader
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("packing", [False, True])
 def test_workers_give_the_order_of_one_process(tmp_path: Path, workers: int, packing: bool) -> None:
     folder = write_dataset(tmp_path / "data", [4, 9, 3, 8, 5, 5, 10, 6, 7, 4, 12, 3, 5])
-    view = open_loader(folder, packing=packing, epoch_drop_last=False).as_iterable()
+    door = torch_loader(open_loader(folder, packing=packing, epoch_drop_last=False), num_workers=workers)
     expected = in_order(folder, 20, packing=packing, epoch_drop_last=False)
-    assert_all_equal(through(view, workers, 20), expected)
+    assert_all_equal(list(itertools.islice(door, 20)), expected)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 3, 12])
+@pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("epochs", [1, 2])
 def test_it_ends_after_the_epochs_asked_for(dataset: Path, workers: int, drop_last: bool, epochs: int) -> None:
-    """Also where there are more workers than batches."""
     options = {"batch_size": 3, "epoch_drop_last": drop_last}
     loader = open_loader(dataset, **options)
-    if workers == 12 and (epochs, drop_last) != (1, True):
-        return  # processes take long to start
     expected = in_order(dataset, epochs * loader.steps_per_epoch(), **options)
-    assert_all_equal(through(loader.as_iterable(epochs=epochs), workers), expected)
+    assert_all_equal(list(torch_loader(loader, epochs=epochs, num_workers=workers)), expected)
 
 
-def test_iterating_again_goes_on_with_the_next_epoch(dataset: Path) -> None:
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_iterating_again_goes_on_with_the_next_epoch(dataset: Path, workers: int, persistent: bool) -> None:
+    """Also in new workers: the place is in the main process."""
     loader = open_loader(dataset, batch_size=5)
-    view = loader.as_iterable(epochs=1)
+    door = torch_loader(loader, epochs=1, num_workers=workers, persistent_workers=persistent)
     expected = in_order(dataset, 3 * loader.steps_per_epoch(), batch_size=5)
-    assert_all_equal([batch for _ in range(3) for batch in view], expected)
+    assert_all_equal([batch for _ in range(3) for batch in door], expected)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 3])
 def test_passes_over_a_mixture_repeat_no_row(tmp_path: Path, workers: int) -> None:
     """Its batches cross the ends of epochs: the last one of a pass holds the first rows of the next epoch."""
     folders = [write_dataset(tmp_path / name, [6] * 9) for name in "ab"]
     options: dict[str, Any] = {"batch_size": 7, "sampling": Sampling(phases=[dict.fromkeys(folders, 8)])}
     loader = open_loader(folders, **options)
     expected = [open.next_batch() for open in [open_loader(folders, **options)] for _ in range(7)]
-    view = loader.as_iterable(epochs=1)
-    persistent = {"persistent_workers": True} if workers else {}
-    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers, **persistent)
+    door = torch_loader(loader, epochs=1, num_workers=workers)
     passes = [list(door) for _ in range(3)]
     assert_all_equal([batch for batches in passes for batch in batches], expected)
     assert list(map(len, passes)) == [3, 2, 2]  # 21, 14 and 14 rows, in which epochs begin at rows 0, 16 and 32
-    del door
 
 
 @pytest.mark.parametrize("epoch", [-1, "1", 2**62])
 def test_an_epoch_that_cannot_be(dataset: Path, epoch: Any) -> None:
     """Each of them gave rows, and states that no loader would take."""
     loader = open_loader(dataset)
-    for door in (lambda: next(loader.batches(epoch=epoch)), lambda: loader.as_iterable().set_epoch(epoch)):
+    for door in (lambda: next(loader.batches(epoch=epoch)), lambda: loader.places().set_epoch(epoch)):
         with pytest.raises(UsageError, match="epoch is"):
             door()
 
 
-def test_random_batches_have_no_epoch_to_set(dataset: Path) -> None:
-    """It would draw the same rows once more."""
+def test_random_batches_have_no_epochs(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_sampling_mode="random")
     with pytest.raises(UsageError, match="'random', which has no epochs"):
-        open_loader(dataset, batch_sampling_mode="random").as_iterable().set_epoch(1)
+        loader.places().set_epoch(1)
+    for door in (loader.places, loader.as_dataloader):
+        with pytest.raises(UsageError, match="batch_sampling_mode is 'random', which has no epochs"):
+            door(epochs=1)
+    found = list(itertools.islice(torch_loader(loader, num_workers=3), 10))
+    assert_all_equal(found, in_order(dataset, 10, batch_sampling_mode="random"))
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
-def test_a_pass_that_was_broken_off_goes_on_from_its_state(dataset: Path, workers: int, persistent: bool) -> None:
-    """Also in workers that persist, which began its epoch again."""
+@pytest.mark.parametrize("workers", [0, 2])
+def test_places_say_where_to_begin(dataset: Path, workers: int) -> None:
     loader = open_loader(dataset, batch_size=5)
-    view = loader.as_iterable(epochs=1)
-    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers, persistent_workers=persistent)
+    door = torch_loader(loader, epochs=1, num_workers=workers)
+    for epoch in (0, 5, 1):
+        door.sampler.set_epoch(epoch)
+        assert_all_equal(list(door), list(loader.batches(epoch=epoch)))
     first = list(itertools.islice(door, 2))
-    whole = list(loader.batches(epoch=0))
-    assert_all_equal(first, whole[:2])
-    view.load_state_dict(first[-1].state)
-    assert_all_equal(list(door), whole[2:])
-
-
-def test_a_worker_that_is_slow_to_begin(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its pass was broken off before it had begun, and it sees the `set_epoch` of the next one."""
-    loader = open_loader(dataset, batch_size=5)
-    view = loader.as_iterable(epochs=1)
-    worker = copy.copy(view)  # as in a process of its own, it shares memory with the view
-    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(id=1, num_workers=2))
-    assert_all_equal(list(worker), list(loader.batches(epoch=0))[1::2])
-    slow = iter(worker)
-    view.set_epoch(7)
-    next(slow)
-    assert_all_equal(list(worker), list(loader.batches(epoch=7))[1::2])
-
-
-def refusal(door: Any) -> str:
-    """Why a pass is refused.
-
-    Nothing of the pass is left afterwards. torch raises a worker's error from a frame that holds the error, so it, its
-    frames and the pass are a reference cycle. Collected as garbage, the pass waits 5 s for each worker; collected in
-    the workers of the next pass, which inherit it, they may hang.
-    """
-    try:
-        list(door)
-    except UsageError as error:
-        traceback.clear_frames(error.__traceback__)
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_new_workers_that_would_repeat_an_epoch_are_refused(dataset: Path, persistent: bool) -> None:
-    """The usual training loop: fresh workers in every pass, which know nothing of the last."""
-    loader = open_loader(dataset, batch_size=5)
-    view = loader.as_iterable(epochs=1)
-    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=2, persistent_workers=persistent)
-    assert_all_equal(list(door), list(loader.batches(epoch=0)))
-    if persistent:
-        assert_all_equal(list(door), list(loader.batches(epoch=1)))
-    else:
-        assert "which would repeat the first; call set_epoch" in refusal(door)
-    view.set_epoch(7)
-    assert_all_equal(list(door), list(loader.batches(epoch=7)))
-
-
-def test_new_workers_are_refused_although_the_view_was_read_here(dataset: Path) -> None:
-    loader = open_loader(dataset, batch_size=5)
-    view = loader.as_iterable(epochs=1)
-    first = next(iter(view))
-    door: Any = torch.utils.data.DataLoader(view, batch_size=None, num_workers=2)
-    whole = list(loader.batches(epoch=0))
-    assert_all_equal([first, *door], [whole[0], *whole])
-    assert "which would repeat the first; call set_epoch" in refusal(door)
+    door.sampler.load_state_dict(first[-1].state)
+    assert_all_equal(list(door), list(loader.batches(epoch=2))[2:])
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -438,41 +384,25 @@ def test_a_pass_draws_one_random_number_whatever_makes_its_batches(dataset: Path
         assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("workers", [0, 3])
-def test_set_epoch_says_where_to_begin(dataset: Path, workers: int) -> None:
-    loader = open_loader(dataset, batch_size=5)
-    view = loader.as_iterable(epochs=1)
-    for epoch in (0, 1, 5, 1):
-        view.set_epoch(epoch)
-        assert_all_equal(through(view, workers), list(loader.batches(epoch=epoch)))
-
-
 def test_it_begins_where_the_loader_stands(dataset: Path) -> None:
     """In the middle of an epoch, `epochs=1` is what is left of it; behind its last batch, the next one."""
     loader = open_loader(dataset, batch_size=5)
     for at in range(5):
         expected = in_order(dataset, 8, batch_size=5)[at : 8 if at == 4 else 4]
-        assert_all_equal(through(loader.as_iterable(epochs=1), 0), expected)
+        assert_all_equal(list(torch_loader(loader, epochs=1)), expected)
         loader.next_batch()
 
 
 @pytest.mark.parametrize("epochs", [0, -1])
 def test_epochs_that_cannot_be(dataset: Path, epochs: int) -> None:
     with pytest.raises(UsageError, match=f"epochs is {epochs}"):
-        open_loader(dataset).as_iterable(epochs=epochs)
-
-
-def test_random_batches_have_no_epochs(dataset: Path) -> None:
-    loader = open_loader(dataset, batch_sampling_mode="random")
-    with pytest.raises(UsageError, match="batch_sampling_mode 'random' has no epochs"):
-        loader.as_iterable(epochs=1)
-    assert_all_equal(through(loader.as_iterable(), 3, 10), in_order(dataset, 10, batch_sampling_mode="random"))
+        open_loader(dataset).as_dataloader(epochs=epochs)
 
 
 def test_spawned_workers_give_the_same(dataset: Path) -> None:
-    """They receive the view pickled, unlike forked ones."""
-    found = through(open_loader(dataset).as_iterable(), 2, 9, multiprocessing_context="spawn")
-    assert_all_equal(found, in_order(dataset, 9))
+    """They receive the source pickled, unlike forked ones."""
+    door = torch_loader(open_loader(dataset), num_workers=2, multiprocessing_context="spawn")
+    assert_all_equal(list(itertools.islice(door, 9)), in_order(dataset, 9))
 
 
 def test_pickles_carry_no_tokens(tmp_path: Path) -> None:
@@ -480,10 +410,11 @@ def test_pickles_carry_no_tokens(tmp_path: Path) -> None:
     sizes = []
     for n in (10, 1000):
         folder = write_dataset(tmp_path / str(n), [10] * n)
-        view = open_loader(folder).as_iterable()
-        data = pickle.dumps(view)
-        assert_all_equal(list(itertools.islice(pickle.loads(data), 3)), in_order(folder, 3))
-        assert_all_equal(list(itertools.islice(copy.deepcopy(view), 3)), in_order(folder, 3))
+        loader = open_loader(folder)
+        data = pickle.dumps(loader.batch_source("train"))
+        for copied in (pickle.loads(data), copy.deepcopy(loader.batch_source("train"))):
+            found = [copied[place] for place in itertools.islice(loader.places(), 3)]
+            assert_all_equal(found, in_order(folder, 3))
         sizes.append(len(data))
     assert sizes[1] < sizes[0] + 100
 
@@ -492,15 +423,15 @@ def test_pickles_carry_no_tokens(tmp_path: Path) -> None:
 def test_an_error_in_a_worker_reaches_the_loop(tmp_path: Path, workers: int) -> None:
     folder = write_dataset(tmp_path / "data")
     loader = open_loader(folder, vocab_size=1500)  # later episodes hold larger ids
-    seen, message = read_until_error(loader.as_iterable(), workers)
+    seen, message = read_until_error(torch_loader(loader, num_workers=workers))
     assert re.search(r"record \d+: token 0 .*outside the vocabulary of 1,500", message)
     assert_all_equal(seen, in_order(folder, len(seen)))
 
 
-def read_until_error(view: EpisodeIterable, workers: int) -> tuple[list[EpisodeBatch], str]:
+def read_until_error(door: Any) -> tuple[list[EpisodeBatch], str]:
     """What came, and the message."""
     seen: list[EpisodeBatch] = []
-    batches: Any = iter(torch.utils.data.DataLoader(view, batch_size=None, num_workers=workers))
+    batches: Any = iter(door)
     try:
         for batch in batches:
             seen.append(batch)
@@ -514,7 +445,7 @@ def read_until_error(view: EpisodeIterable, workers: int) -> tuple[list[EpisodeB
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, StatefulDataLoader])
 def test_breaking_off_ends_the_workers(dataset: Path, workers: int, kind: Any) -> None:
-    door = kind(open_loader(dataset).as_iterable(), batch_size=None, num_workers=workers)
+    door = torch_loader(open_loader(dataset), kind=kind, num_workers=workers)
     for batch in door:
         assert batch.x.shape == (2, 12)
         break
@@ -523,9 +454,9 @@ def test_breaking_off_ends_the_workers(dataset: Path, workers: int, kind: Any) -
     assert multiprocessing.active_children() == []
 
 
-def test_two_views_are_independent(dataset: Path) -> None:
+def test_two_samplers_are_independent(dataset: Path) -> None:
     loader = open_loader(dataset)
-    one, other = loader.as_iterable(), loader.as_iterable()
+    one, other = torch_loader(loader), torch_loader(loader)
     list(itertools.islice(one, 4))
     assert_all_equal(list(itertools.islice(other, 4)), in_order(dataset, 4))
     assert loader.state_dict()["position"] == 0

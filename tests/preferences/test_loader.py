@@ -153,7 +153,7 @@ def test_workers_and_threads_give_the_same(folder: Path) -> None:
     with loader(folder).prefetch() as batches:
         for one in expected[:4]:
             assert_equal(one, next(batches))
-    source = loader(folder)._iterator("train").batch_source
+    source = loader(folder)._reading("train").source
     assert_equal(pickle.loads(pickle.dumps(source)).batch(source.place_of(0))[0], expected[0])
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate"
 from niels_gpt.errors import UsageError  # noqa: E402
 from niels_gpt.trainers.fields import fields  # noqa: E402
 from niels_gpt.trainers.hugging_face import EpisodeTrainer  # noqa: E402
-from niels_gpt.trainers.steps import StepBatches  # noqa: E402
+from niels_gpt.trainers.steps import EpochPlaces  # noqa: E402
 from tests.export.sources import random_rows, untrained_first  # noqa: E402
 from tests.trainers.small import dataset, packed, tiny_llama  # noqa: E402
 
@@ -94,13 +94,16 @@ def test_the_batches_are_the_loaders(tmp_path: Path) -> None:
     assert seen == wanted
 
 
-def test_steps_by_number(tmp_path: Path) -> None:
-    """Map-style: any step of any epoch."""
+def test_epochs_by_number(tmp_path: Path) -> None:
     opened = packed(dataset(tmp_path / "in"))
-    steps = StepBatches(opened.batch_source("train"))
-    in_order = [opened.next_batch().x for _ in range(2 * len(steps) + 1)]
-    for number in (2 * len(steps), 0, len(steps), len(steps) - 1, 3):
-        assert torch.equal(steps[number].x, in_order[number])
+    source = opened.batch_source("train")
+    steps, places = len(source), EpochPlaces(source)
+    in_order = [opened.next_batch().x for _ in range(3 * steps)]
+    for epoch in (2, 0, 1):
+        places.set_epoch(epoch)
+        found = [source[place].x for (place,) in places]
+        for one, other in zip(found, in_order[epoch * steps : (epoch + 1) * steps], strict=True):
+            assert torch.equal(one, other)
 
 
 def test_evaluation_sees_every_row_once(tmp_path: Path) -> None:
