@@ -13,11 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.images import PlacedImage
 from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.messages import ChatMsg, Conversation, Message
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
+from niels_gpt.store.schema import PlacedImage
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
 
 Rows = Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected]

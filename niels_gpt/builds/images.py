@@ -30,27 +30,9 @@ from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRan
 from niels_gpt.renderers.kinds import CONTENT, Kind
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.storage.files import write_atomic
+from niels_gpt.store.schema import PlacedImage
 
 INLINE = "inline"
-
-
-@dataclass(frozen=True)
-class PlacedImage:
-    """One image of a conversation, as a dataset stores it.
-
-    Attributes:
-        start, tokens: its placeholder tokens, counted from the conversation's first.
-        width, height: of the file, in pixels.
-        path: relative to the folder of images, with `/`.
-        sha256: of the file's bytes, 64 hex digits.
-    """
-
-    start: int
-    tokens: int
-    width: int
-    height: int
-    path: str
-    sha256: str
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from niels_gpt.builds.changes import BY_ORACLE, NO_TRAINED_STOP, NOT_WRITTEN
 from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows, check_ids
-from niels_gpt.builds.images import ImageFile, ImageFolder, PlacedImage, has_images
+from niels_gpt.builds.images import ImageFile, ImageFolder, has_images
 from niels_gpt.builds.rows import as_conversation, batches, characters
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
@@ -34,6 +34,7 @@ from niels_gpt.renderers.round_trip import RoundTrip, round_trips
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
+from niels_gpt.store.schema import PlacedImage
 
 NO_IMAGES = (
     "name the folder of the images, which episodes alone take (niels-gpt episodes build --images, ng.build(images=)), "

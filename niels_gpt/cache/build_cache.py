@@ -3,8 +3,8 @@
 A build is a pure function of the rows, the tokenizer, the options and the seed. It works on batches of about a million
 characters, so memory does not grow with the input::
 
-    texts          --DocumentTask--> chunks --split, shuffle buffer, budgets--> ShardWriter    of train and of val
-    conversations  --ConversationTask--> chunks --split---------------------------> ExampleWriter  of train and of val
+    texts          --DocumentTask--> chunks --split, shuffle buffer, budgets--> SplitWriter  of train and of val
+    conversations  --ConversationTask--> chunks --split---------------------------> SplitWriter  of train and of val
                                                                                 then meta.json, then the rename
 
 Nothing has the cache's name before everything is written and flushed.
@@ -44,8 +44,6 @@ from niels_gpt.cache.formats import (
     SPLITS,
     TOKEN_DTYPES,
     UNLIMITED_TOKENS,
-    ExampleWriter,
-    ShardWriter,
     dtype_for,
 )
 from niels_gpt.cache.meta import Meta, open_meta
@@ -57,6 +55,8 @@ from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.storage.manifests import tokenizer_sha256
+from niels_gpt.store.schema import EXAMPLES, STREAM
+from niels_gpt.store.writer import SplitWriter
 
 # `Message` too, because the description of the cache format names it in this module.
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
@@ -137,10 +137,10 @@ def build_pretrain_cache(
     )
     dtype = TOKEN_DTYPES[meta["token_dtype"]]
 
-    def open_writers(path: Path) -> dict[str, ShardWriter]:
-        return {name: ShardWriter(path / name, dtype, shard_bytes) for name in SPLITS}
+    def open_writers(path: Path) -> dict[str, SplitWriter]:
+        return {name: SplitWriter(path, name, STREAM, {"tokens": dtype}, shard_bytes=shard_bytes) for name in SPLITS}
 
-    def fill(build: Build, writers: dict[str, ShardWriter]) -> dict[str, dict[str, int]]:
+    def fill(build: Build, writers: dict[str, SplitWriter]) -> dict[str, dict[str, int]]:
         budgets = TokenBudgets({"train": max_train_tokens, "val": max_val_tokens})
         known = total if total < UNLIMITED_TOKENS else None
         chunks = build.chunks(DocumentTask(encoder, num_threads), texts, total=known)
@@ -152,7 +152,7 @@ def build_pretrain_cache(
             for batch in batches(documents, lambda document: document.characters):
                 ids, lengths, in_val = concatenated(batch)
                 for name, chosen in budgets.assign(in_val, lengths).items():
-                    writers[name].write(budgets.cut(name, ids[np.repeat(chosen, lengths)]))
+                    writers[name].write({"tokens": budgets.cut(name, ids[np.repeat(chosen, lengths)])})
                 build.advance(len(ids), sum(writer.tokens for writer in writers.values()), most=total)
                 if budgets.full:
                     # How far the last chunk reaches depends on the executor, the documents that are written do not.
@@ -237,22 +237,23 @@ def build_sft_cache(
     )
     dtype = TOKEN_DTYPES[meta["token_dtype"]]
 
-    def open_writers(path: Path) -> dict[str, ExampleWriter]:
-        return {name: ExampleWriter(path, name, dtype, masked=masked) for name in SPLITS}
+    def open_writers(path: Path) -> dict[str, SplitWriter]:
+        dtypes = {"tokens": dtype} | ({"mask": "u1"} if masked else {})
+        return {name: SplitWriter(path, name, EXAMPLES, dtypes) for name in SPLITS}
 
-    def fill(build: Build, writers: dict[str, ExampleWriter]) -> dict[str, dict[str, int]]:
+    def fill(build: Build, writers: dict[str, SplitWriter]) -> dict[str, dict[str, int]]:
         trained = dict.fromkeys(SPLITS, 0)
 
         def write(name: str, rows: Chunk) -> None:
             mask = rows.weights > 0
             # Without a mask file the mask is only counted: readers find it by the sentinels.
-            writers[name].write(rows.ids, rows.lengths, mask)
+            writers[name].write({"tokens": rows.ids, "mask": mask}, rows.lengths)
             trained[name] += int(mask.sum())
 
         chunks = build.chunks(ConversationTask(encoder, "uint8"), examples)
         divide(build, chunks, lambda chunk: split.draws(chunk.groups), write)
         return {
-            name: {"examples": writer.examples, "tokens": writer.tokens, "trained_tokens": trained[name]}
+            name: {"examples": writer.rows, "tokens": writer.tokens, "trained_tokens": trained[name]}
             for name, writer in writers.items()
         }
 

@@ -24,7 +24,7 @@ The other files::
     order/       which rows come when: proportions, mixtures, checkpoint states
     iterate      batch after batch: torch's DataLoader and its workers, or a thread
     settings     config, keywords, ranks              build     conversations or packed rows -> a dataset
-    index_sets   sets of numbers in little memory     writer, writer_columns, writer_files   the files of one split
+    index_sets   sets of numbers in little memory     writer   the files of one split
     format       names and layout of the files        stream    windows of a token stream; `make_data_loader`
     shards       the files of one folder, mapped      verify    what a dataset holds, and what is wrong with it
     images       images of episodes

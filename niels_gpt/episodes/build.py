@@ -27,7 +27,7 @@ from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, divid
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import IMAGES, ConversationTask
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
-from niels_gpt.builds.images import ImageFolder, PlacedImage
+from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
 from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
@@ -52,6 +52,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
 from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.seeds import DEFAULT_SEED
+from niels_gpt.store.schema import PlacedImage
 
 CHUNK_TOKENS = 1 << 22  # tokens of packed rows that are read and written at a time
 MOST_UINT16 = 1 << 16  # a row has at most as many texts as tokens, so up to this width their numbers fit into uint16

@@ -9,9 +9,9 @@
     DIR/train/episodes.idx            records of 16 bytes: start and length, in tokens, as uint64
     DIR/train/episodes.parquet        optional: a row per episode: type, source, weight
     DIR/train/shard_00000/...         or the same files in shards
-    DIR/train/images.idx              optional: a record of 68 bytes per image, see IMAGE
+    DIR/train/images.idx              optional: a record of 68 bytes per image, `IMAGE` of `store.schema`
     DIR/train/image_paths.bin         the paths that these records name, UTF-8, one after the other
-    DIR/train/completions.bin         only in datasets of preferences: a record of 32 bytes per episode, see COMPLETION
+    DIR/train/completions.bin         only in datasets of preferences: a record of 32 bytes per episode, `COMPLETION`
     DIR/val/...
 
 All numbers are little-endian. With `tokens` a b c d e f the records (0, 3) and (3, 2) are the episodes a b c and d e;
@@ -46,6 +46,7 @@ from niels_gpt.storage.manifests import (
     one_of,
     read_manifest,
 )
+from niels_gpt.store.schema import MASK_DTYPES
 
 FORMAT_VERSION: Final = 1
 CONTEXT_VERSION: Final = 2  # of datasets with `images.idx`, which earlier versions would ignore
@@ -64,39 +65,11 @@ IMAGE_PATHS_NAME: Final = "image_paths.bin"
 KINDS: Final = ("episodes", "preferences")
 
 TOKEN_DTYPE: Final = "<u4"
-MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
-SEGMENT_DTYPES: Final = {"uint16": "<u2", "uint32": "<u4"}
 RECORD_BYTES: Final = 16
 INDEX_CHUNK: Final = 1 << 18  # records that are read at a time: 4 MiB
 MOST_WEIGHT: Final = float(np.finfo(np.float32).max)  # more would be infinite in a float32 mask
 SAMPLE_BLOCKS: Final = 64  # runs of values that identify a file without checksum, and the values in each
 SAMPLE_VALUES: Final = 1024
-
-# A record of `completions.bin`. Each completion of a prompt is an episode; those of one prompt are neighbours.
-COMPLETION: Final = np.dtype(
-    [
-        ("number", "<u4"),  # among the completions of its prompt: 0 begins the next group
-        ("prompt_length", "<u4"),  # tokens of the prompt, with which the episode begins
-        ("rank", "<i4"),  # 0 is the best; -1: not ranked
-        ("label", "<i4"),  # 1 desirable, 0 undesirable, -1: not labelled
-        ("score", "<f8"),  # NaN: none
-        ("margin", "<f8"),  # of the pair, in the record of its chosen completion; NaN: none
-    ]
-)
-
-# A record of `images.idx`, in the order of the episodes and of the places in them.
-IMAGE: Final = np.dtype(
-    [
-        ("episode", "<u8"),  # its number in the index of this folder
-        ("path_start", "<u8"),  # in `image_paths.bin`
-        ("path_length", "<u4"),
-        ("start", "<u4"),  # the first placeholder token, counted from the episode's first
-        ("tokens", "<u4"),  # how many there are
-        ("width", "<u4"),  # of the file, in pixels
-        ("height", "<u4"),
-        ("sha256", "u1", (32,)),  # of the file's bytes
-    ]
-)
 
 REQUIRED_KEYS: Final = ("format_version", "kind", "token_dtype", "mask_dtype", "vocab_size", "splits", "files")
 
@@ -113,11 +86,6 @@ FIELDS: Final = {
 }
 
 Records = npt.NDArray[np.uint64]
-
-
-def shard_name(number: int) -> str:
-    """The folder of a shard: 3 -> `shard_00003`."""
-    return f"shard_{number:05d}"
 
 
 def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.format import IMAGE, IMAGE_PATHS_NAME, IMAGES_NAME
+from niels_gpt.episodes.format import IMAGE_PATHS_NAME, IMAGES_NAME
 from niels_gpt.errors import CacheError
 from niels_gpt.storage.files import map_array
+from niels_gpt.store.schema import IMAGE
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -62,7 +63,7 @@ class ImageIndex:
     """The images of one folder of episodes, mapped.
 
     Attributes:
-        records: of `format.IMAGE`, in the order of the episodes.
+        records: of `store.schema.IMAGE`, in the order of the episodes.
         paths: the bytes of all paths.
     """
 

@@ -26,10 +26,8 @@ from niels_gpt.cache.meta import Meta
 from niels_gpt.cache.mmap import Tokens, map_tokens, release
 from niels_gpt.episodes.format import (
     INDEX_NAME,
-    MASK_DTYPES,
     MASK_NAME,
     PREFIXES_NAME,
-    SEGMENT_DTYPES,
     SEGMENTS_NAME,
     TOKEN_DTYPE,
     TOKENS_NAME,
@@ -45,6 +43,7 @@ from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.storage.manifests import Manifest
 from niels_gpt.storage.shard_cache import ShardCache, StoredFile
+from niels_gpt.store.schema import MASK_DTYPES, SEGMENT_DTYPES
 
 Remote = tuple[ShardCache, dict[str, StoredFile]]  # where the files of a shard are stored, and by name which they are
 
@@ -69,7 +68,7 @@ class Shard:
         records: uint64, shape (episodes, 2): start and length of each episode, in tokens.
         mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used.
         no_mask: the reason why `mask` is `None`, else empty.
-        segments: uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
+        segments: uint8, uint16 or uint32, shape (tokens,), or `None`: changes where another text of an episode begins.
         images: the images of its episodes, or `None`.
         remote: the other files by name, if in a store: then the three arrays above are `AbsentArray`.
         tokens_name: the name of the file of tokens; of a window's shard not the usual one.
@@ -248,12 +247,12 @@ def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
     with storage_errors("reading", path):
         size = path.stat().st_size
     for dtype in SEGMENT_DTYPES.values():
-        # The file has no header: its size decides between two and four bytes a token.
+        # The file has no header: its size decides between one, two and four bytes a token.
         if size == n_tokens * np.dtype(dtype).itemsize:
             return map_tokens(path, dtype)
     raise CacheError(
-        f"{path}: {size:,} bytes for {n_tokens:,} tokens; expected {2 * n_tokens:,} (uint16) or {4 * n_tokens:,} "
-        "(uint32). Copy it again, or remove it if the texts of an episode need not be separated"
+        f"{path}: {size:,} bytes for {n_tokens:,} tokens; expected {n_tokens:,} (uint8), {2 * n_tokens:,} (uint16) or "
+        f"{4 * n_tokens:,} (uint32). Copy it again, or remove it if the texts of an episode need not be separated"
     )
 
 

@@ -1,16 +1,10 @@
-"""`EpisodeWriter`: writes the files of one split of an episodes dataset, in one folder or in shards.
+"""`EpisodeWriter`: writes one split of an episodes dataset from arrays of any program, after checking them.
 
-::
+Two episodes with ids a b c and d e, and a mask::
 
-    write(ids, lengths, ...)
-      checked          writer_columns.py    the arguments as `Episodes`, or a `UsageError`
-      cuts             here                 the episodes before which a shard may end
-      ShardFiles       writer_files.py      what each file of a folder gets
-
-With `shard_bytes=32`, room for 8 tokens a shard, episodes of 3 4 2 5 tokens::
-
-    train/shard_00000    3 4        7 tokens; with 2 more they would be 9
-    train/shard_00001    2 5
+    ids       a b c d e          a value per id: ids, weights, segments
+    weights   0 1 1 0 1
+    lengths   3 2                a value per episode: lengths, metadata, completions, images
 """
 
 from __future__ import annotations
@@ -22,12 +16,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.images import PlacedImage
-from niels_gpt.episodes.format import shard_name
-from niels_gpt.episodes.writer_columns import Columns, Episodes, Weights, checked
-from niels_gpt.episodes.writer_files import ShardFiles
+from niels_gpt.episodes.format import MOST_WEIGHT
+from niels_gpt.errors import UsageError
 from niels_gpt.ranges import EPISODES_SHARD_BYTES
 from niels_gpt.storage.checksums import FileRecord
+from niels_gpt.store.schema import (
+    COMPLETION,
+    EPISODES,
+    MASK_DTYPES,
+    SEGMENT_DTYPES,
+    TOKEN_DTYPES,
+    PlacedImage,
+)
+from niels_gpt.store.writer import SplitWriter
+
+Integers = npt.NDArray[np.integer[Any]]
+Weights = npt.NDArray[np.floating[Any]] | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 
 
 class EpisodeWriter:
@@ -43,7 +47,7 @@ class EpisodeWriter:
         with_images: also write `images.idx` and `image_paths.bin`.
 
     Attributes:
-        tokens, episodes, trained_tokens, groups, images, image_tokens: written so far; groups only with completions.
+        trained_tokens, groups, images, image_tokens: written so far; groups only with completions.
         files: the finished files by name, relative to `folder`; complete after `close`.
 
     Raises:
@@ -63,29 +67,49 @@ class EpisodeWriter:
         with_completions: bool = False,
         with_images: bool = False,
     ) -> None:
-        self._columns = Columns(
-            mask_dtype=mask_dtype,
-            segments_dtype=segments_dtype,
-            completions=with_completions,
+        for name, chosen, known in (
+            ("mask_dtype", mask_dtype, tuple(MASK_DTYPES)),
+            ("segments_dtype", segments_dtype, ("uint16", "uint32")),
+        ):
+            if chosen is not None and chosen not in known:
+                raise UsageError(f"{name} is {chosen!r}; expected one of {', '.join(known)}, or None")
+        EPISODES_SHARD_BYTES.check(shard_bytes)
+        self.trained_tokens = self.groups = self.images = self.image_tokens = 0
+        self._mask_dtype, self._segments_dtype = mask_dtype, segments_dtype
+        self._completions, self._images, self._metadata = with_completions, with_images, with_metadata
+        dtypes: dict[str, npt.DTypeLike] = {"tokens": TOKEN_DTYPES["uint32"]}
+        dtypes |= {"mask": MASK_DTYPES[mask_dtype]} if mask_dtype is not None else {}
+        dtypes |= {"segments": SEGMENT_DTYPES[segments_dtype]} if segments_dtype is not None else {}
+        dtypes |= {"completions": COMPLETION} if with_completions else {}
+        self._writer = SplitWriter(
+            Path(folder),
+            split,
+            EPISODES,
+            dtypes,
+            shard_bytes=shard_bytes,
             images=with_images,
             metadata=with_metadata,
         )
-        EPISODES_SHARD_BYTES.check(shard_bytes)
-        self.tokens = self.episodes = self.trained_tokens = self.groups = self.images = self.image_tokens = 0
-        self.files: dict[str, FileRecord] = {}
-        self._folder, self._split = Path(folder), split
-        self._shard_tokens = None if shard_bytes is None else shard_bytes // 4  # `tokens.bin` has 4 bytes a token
-        self._shards = 0
-        self._open: ShardFiles | None = None
+        self.files: dict[str, FileRecord] = self._writer.files
+
+    @property
+    def tokens(self) -> int:
+        """The tokens that were written so far."""
+        return self._writer.tokens
+
+    @property
+    def episodes(self) -> int:
+        """The episodes that were written so far."""
+        return self._writer.rows
 
     def write(
         self,
-        ids: npt.NDArray[np.integer[Any]],
-        lengths: npt.NDArray[np.integer[Any]],
+        ids: Integers,
+        lengths: Integers,
         weights: Weights | None = None,
         metadata: Sequence[Mapping[str, Any]] = (),
         *,
-        segments: npt.NDArray[np.integer[Any]] | None = None,
+        segments: Integers | None = None,
         completions: npt.NDArray[np.void] | None = None,
         images: Sequence[Sequence[PlacedImage]] = (),
     ) -> None:
@@ -97,99 +121,106 @@ class EpisodeWriter:
             weights: one per id, 0 where it is not trained; `None` only without a mask.
             metadata: with `with_metadata`, a mapping with `type`, `source` and `weight` for each episode.
             segments: with `segments_dtype`, a number per id; where it changes, another text begins.
-            completions: with `with_completions`, a record of `format.COMPLETION` per episode, whole groups of them.
+            completions: with `with_completions`, a record of `COMPLETION` per episode, whole groups of them.
             images: with `with_images`, those of each episode, in the order of their places.
 
         Raises:
             UsageError: lengths, ids and weights do not belong together, ids are outside uint32, the mask's dtype
                 cannot hold the weights.
         """
-        episodes = checked(
-            self._columns,
-            ids,
-            lengths,
-            weights,
-            metadata=metadata,
-            segments=segments,
-            completions=completions,
-            images=images,
-        )
-        cuts = _cuts(episodes)
-        first = 0  # the first episode that is not written yet
-        while first < len(episodes):
-            shard = self._open_shard()
-            stop = self._stop(shard, episodes, first, cuts)
-            # Otherwise the next episode does not fit into what is left of this shard. It is closed below, and the next
-            # one, which is empty, takes at least one episode.
-            if stop > first:
-                shard.write(episodes.part(first, stop))
-                first = stop
-            if first < len(episodes):
-                self._close_shard()
-        self._count(episodes)
+        ids, sizes = np.asarray(ids), np.asarray(lengths, dtype=np.int64)
+        _check_ids(ids, sizes)
+        values: dict[str, npt.NDArray[Any]] = {"tokens": ids}
+        if self._mask_dtype is not None:
+            values["mask"] = _checked_mask(weights, len(ids), self._mask_dtype)
+        self._check_per_episode(len(sizes), metadata, completions, images)
+        self._check_segments(len(ids), segments)
+        cuts = None
+        if segments is not None:
+            values["segments"] = segments
+        if completions is not None:
+            values["completions"] = completions
+            # A group stays in one shard: numbers 0 1 | 0 1 2 of two groups give 0 2.
+            cuts = np.flatnonzero(completions["number"] == 0)
+            self.groups += len(cuts)
+        self._writer.write(values, sizes, cuts=cuts, images=images, metadata=metadata)
+        self.trained_tokens += int(np.count_nonzero(values.get("mask", ids >= 0)))
+        self.images += sum(map(len, images))
+        self.image_tokens += sum(image.tokens for of_episode in images for image in of_episode)
 
-    def _open_shard(self) -> ShardFiles:
-        """The shard that is written to, or a new one."""
-        if self._open is None:  # not before its first episode: a split without any has no directory
-            name = self._split if self._shard_tokens is None else f"{self._split}/{shard_name(self._shards)}"
-            self._open = ShardFiles(self._folder, name, self._columns)
-            self._shards += 1
-        return self._open
+    def _check_per_episode(
+        self,
+        n: int,
+        metadata: Sequence[Mapping[str, Any]],
+        completions: npt.NDArray[np.void] | None,
+        images: Sequence[Sequence[PlacedImage]],
+    ) -> None:
+        """Metadata, images and completions have an item for each of the `n` episodes."""
+        if self._metadata and len(metadata) != n:
+            raise UsageError(f"{n} episodes but {len(metadata)} rows of metadata; expected one of each")
+        if len(images) != (n if self._images else 0):
+            raise UsageError(
+                f"{n} episodes, with_images {self._images} and images of {len(images)}; expected those of each with "
+                "with_images, and none without"
+            )
+        found = "no" if completions is None else len(completions)
+        if found != (n if self._completions else "no"):
+            raise UsageError(
+                f"{n} episodes, with_completions {self._completions} and {found} records of completions; expected one "
+                "per episode with with_completions, and none without"
+            )
 
-    def _stop(self, shard: ShardFiles, episodes: Episodes, first: int, cuts: npt.NDArray[np.int64] | None) -> int:
-        """The episode before which the shard is full, if `first` and the following are written to it."""
-        if self._shard_tokens is None:
-            return len(episodes)
-        # Lengths 3 4 2 have ends 3 7 9. With room for 8 tokens two episodes fit: searchsorted(ends, 8) is 2.
-        start = int(episodes.ends[first] - episodes.lengths[first])
-        room = self._shard_tokens - shard.tokens + start
-        fitting = int(np.searchsorted(episodes.ends, room, side="right"))
-        if cuts is None:
-            return max(fitting, first + (shard.tokens == 0))  # an empty shard takes one episode of any length
-        # Cuts 0 2 5 and `first` 2: at 1. With room for episodes 2 to 3, `fitting` is 4 and the last cut up to it is 2,
-        # so nothing is written; with room for 2 to 4, `fitting` is 5, and the shard takes the group 2 3 4.
-        at = int(np.searchsorted(cuts, first))
-        # An empty shard takes one group of any length. A group that an earlier call began goes on in its shard.
-        least = cuts[min(at + (shard.tokens == 0), len(cuts) - 1)]
-        fit = int(np.searchsorted(cuts, fitting, side="right"))
-        return int(max(cuts[fit - 1], least) if fit else least)
-
-    def _count(self, episodes: Episodes) -> None:
-        self.tokens += len(episodes.ids)
-        self.episodes += len(episodes)
-        self.trained_tokens += len(episodes.ids) if episodes.mask is None else int(np.count_nonzero(episodes.mask))
-        if episodes.completions is not None:
-            self.groups += int(np.count_nonzero(episodes.completions["number"] == 0))
-        self.images += sum(map(len, episodes.images))
-        self.image_tokens += sum(image.tokens for of_episode in episodes.images for image in of_episode)
+    def _check_segments(self, n: int, segments: Integers | None) -> None:
+        dtype, found = self._segments_dtype, 0 if segments is None else len(segments)
+        if (dtype is None) != (segments is None) or (segments is not None and found != n):
+            raise UsageError(
+                f"{n} ids, segments_dtype {dtype} and {found} segments; expected one per id with a segments_dtype, and "
+                "none without"
+            )
+        if segments is None or dtype is None:
+            return
+        most = int(np.iinfo(SEGMENT_DTYPES[dtype]).max)
+        # Larger numbers would wrap around silently: 0 and 65,536 would be one text.
+        if n and (segments.min() < 0 or segments.max() > most):
+            raise UsageError(f"segments from {segments.min()} to {segments.max()} in {dtype}; expected 0 to {most:,}")
 
     def counts(self) -> dict[str, int]:
         """The counts of what was written, as manifests record them."""
         counts = {"episodes": self.episodes, "tokens": self.tokens, "trained_tokens": self.trained_tokens}
-        if self._columns.completions:
+        if self._completions:
             counts["groups"] = self.groups
-        if self._columns.images:
+        if self._images:
             counts |= {"images": self.images, "image_tokens": self.image_tokens}
         return counts
 
-    def _close_shard(self) -> None:
-        if self._open is not None:
-            self.files.update(self._open.close())
-            self._open = None
-
     def close(self) -> None:
         """Finish all files."""
-        self._close_shard()
+        self._writer.close()
 
     def abandon(self) -> None:
         """Remove unfinished files; does nothing after `close`."""
-        if self._open is not None:
-            self._open.abandon()
+        self._writer.abandon()
 
 
-def _cuts(episodes: Episodes) -> npt.NDArray[np.int64] | None:
-    """The episodes before which a shard may end, and the number of episodes; `None`: before any of them."""
-    if episodes.completions is None:
-        return None
-    # A group stays in one file: numbers 0 1 | 0 1 2 of two groups give 0 2 5.
-    return np.append(np.flatnonzero(episodes.completions["number"] == 0), len(episodes))
+def _check_ids(ids: Integers, lengths: npt.NDArray[np.int64]) -> None:
+    if lengths.sum() != len(ids) or (lengths.size and lengths.min() < 1):
+        raise UsageError(f"{len(ids)} ids for lengths that add up to {lengths.sum()}; expected as many, each above 0")
+    if ids.dtype.kind not in "iu":
+        raise UsageError(f"ids are {ids.dtype}; expected integers")
+    # The file's uint32 would wrap around silently: 2**32 + 5 would be read as 5.
+    if ids.size and (ids.min() < 0 or ids.max() >= 2**32):
+        raise UsageError(f"ids from {ids.min()} to {ids.max()}; expected 0 to 2**32 - 1")
+
+
+def _checked_mask(weights: Weights | None, n: int, dtype: str) -> npt.NDArray[Any]:
+    """The weights in the dtype of the mask's file."""
+    if weights is None or len(weights) != n:
+        raise UsageError(f"{n} ids but {0 if weights is None else len(weights)} weights; expected one per id")
+    values: npt.NDArray[Any] = np.asarray(weights)
+    any_weight = dtype == "float32"
+    # NaN fails both comparisons, so it is refused as well.
+    valid = (values >= 0) & (values <= MOST_WEIGHT) if any_weight else (values == 0) | (values == 1)
+    if not valid.all():
+        expected = "0 or more" if any_weight else '0 or 1, or mask_dtype="float32"'
+        raise UsageError(f"a weight of {values[~valid][0]} in a mask of {dtype}; expected {expected}")
+    return values.astype(MASK_DTYPES[dtype])

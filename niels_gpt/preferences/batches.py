@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
-from niels_gpt.episodes.format import COMPLETION
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.order.order import EMPTY, Order, every_row
 from niels_gpt.episodes.order.states import Place
@@ -26,6 +25,7 @@ from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import PreferenceSplit
 from niels_gpt.required_torch import torch
+from niels_gpt.store.schema import COMPLETION
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME, SPLITS, refuse_lost_manifest, require_episodes
+from niels_gpt.episodes.format import COMPLETIONS_NAME, SPLITS, refuse_lost_manifest, require_episodes
 from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
 from niels_gpt.episodes.order.metadata import checked_begins, open_completions
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
+from niels_gpt.store.schema import COMPLETION
 
 TOO_LONG: Final = ("error", "skip", "head", "tail")
 NO_COMPLETION: Final = ("error", "skip")

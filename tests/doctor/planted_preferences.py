@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.doctor import Report, diagnose
-from niels_gpt.episodes.format import COMPLETION
+from niels_gpt.store.schema import COMPLETION
 from tests.doctor.planted import Case
 from tests.preferences.made import built, pairs, text, write_rows
 from tests.renderers.tiny_families import renderer_of

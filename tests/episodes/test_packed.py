@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from niels_gpt.cli.episodes import app
+from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.episodes.writer import EpisodeWriter
@@ -163,3 +164,14 @@ def test_segments_that_do_not_fit(tmp_path: Path, dtype: str | None, segments: l
     writer = EpisodeWriter(tmp_path, "train", mask_dtype=None, segments_dtype=dtype)
     with pytest.raises(UsageError, match="segments; expected one per id"):
         writer.write(np.array([1, 2]), np.array([2]), segments=None if segments is None else np.array(segments))
+
+
+def test_segment_ids_of_one_byte(tmp_path: Path) -> None:
+    """MyPT writes `segment_ids.bin` as uint8."""
+    writer = EpisodeWriter(tmp_path, "train", segments_dtype="uint16")
+    writer.write(np.arange(6), np.array([6]), np.ones(6), segments=np.array([0, 0, 1, 1, 1, 2]))
+    writer.close()
+    np.array([0, 0, 1, 1, 1, 2], np.uint8).tofile(tmp_path / "train" / "segment_ids.bin")
+    row = open_dataset(tmp_path).split("train").row(0)
+    assert row.segment_ids is not None
+    assert row.segment_ids.tolist() == [0, 0, 1, 1, 1, 2]

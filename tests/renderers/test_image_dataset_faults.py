@@ -17,12 +17,12 @@ from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import IMAGE
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.preferences.build import build_preferences
 from niels_gpt.renderers.images.stored import StoredImages
 from niels_gpt.renderers.loss import LossOn
+from niels_gpt.store.schema import IMAGE
 from niels_gpt.trainers.fields import CONVENTIONS, fields
 from tests.renderers.test_image_datasets import built, photos, read, rows_of, tree, write_rows
 from tests.renderers.tiny_images import picture, processor_of, seeing

@@ -20,13 +20,13 @@ from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import IMAGE
 from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.export.run import export
 from niels_gpt.renderers.images.stored import StoredImages
 from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.store.schema import IMAGE
 from niels_gpt.trainers.fields import CONVENTIONS, fields
 from tests.conftest import cli_here
 from tests.renderers.tiny_images import WITH_IMAGES, PaddingProcessor, picture, png, processor_of, seeing

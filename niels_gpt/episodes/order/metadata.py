@@ -1,7 +1,7 @@
 """What a folder records of its episodes beside their tokens, opened and checked.
 
 `episodes.parquet` holds the type and source of each, to sample by; `completions.bin` makes groups of them (its
-layout is `format.COMPLETION`).
+layout is `store.schema.COMPLETION`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import COMPLETION, COMPLETIONS_NAME, METADATA_COLUMNS, METADATA_NAME
+from niels_gpt.episodes.format import COMPLETIONS_NAME, METADATA_COLUMNS, METADATA_NAME
 from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.storage.files import map_array
+from niels_gpt.store.schema import COMPLETION
 
 if TYPE_CHECKING:
     import pyarrow.parquet
