@@ -8,7 +8,6 @@ import numpy as np
 
 from benchmarks import inputs
 from benchmarks.pairs import Result, measure
-from niels_gpt.cache.formats import shard_name
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 
@@ -29,7 +28,7 @@ def run(folder: Path) -> list[Result]:
 
 
 def _pretrain(folder: Path, tokens: int) -> list[Result]:
-    shard = folder / "train" / shard_name(0)
+    shard = folder / "train" / "shard_00000.bin"
     _sparse(shard, tokens)
     return measure(
         "opening",

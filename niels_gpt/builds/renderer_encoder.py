@@ -166,7 +166,10 @@ class RendererEncoder:
         options |= {name: value for name, value in asdict(self.policy).items() if value != defaults[name]}
         if self.images is not None:
             options["image_processor"] = self.images.describe()
-        return {"encoder": type(self.renderer).__name__, **known, **options}
+        # So that a loader knows an id to pad with.
+        stops = stops_of(self.renderer)
+        special = {"special_token_ids": {"eot": stops[0]}} if stops else {}
+        return {"encoder": type(self.renderer).__name__, **known, **special, **options}
 
     def encode(self, rows: Rows, rejections: Rejections) -> Iterator[EncodedBatch]:
         """See `ConversationEncoder`."""

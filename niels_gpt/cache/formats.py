@@ -57,11 +57,6 @@ def dtype_for(token_dtype: str | None, vocab_size: int) -> str:
     return name
 
 
-def shard_name(number: int) -> str:
-    """The file name of a pretrain shard: 3 -> `shard_00003.bin`."""
-    return f"shard_{number:05d}.bin"
-
-
 def tokens_name(split: str) -> str:
     """The file name of a split's SFT tokens."""
     return f"{split}_tokens.bin"

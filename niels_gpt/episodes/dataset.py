@@ -67,6 +67,7 @@ class EpisodeSplit:
     Raises:
         CacheError: a directory or file is missing, short or of another format, or a record points past the end of the
             tokens (file, record and values named).
+        Mismatch: the datasets were built with different tokenizers.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class EpisodeSplit:
         self.streamed, self._window = dict(streamed or {}), window
         opened = [self._open_dataset(dataset) for dataset in self.datasets]
         self.manifests = [manifest for manifest, _ in opened]
+        check_one_tokenizer(self.datasets, self.manifests)
         self.shards = [shard for _, shards in opened for shard in shards]
         self.shard_of_dataset = np.cumsum([0, *(len(shards) for _, shards in opened)])
         # The number of each shard's first episode and, last, of all episodes: shards of 3 and 2 give 0 3 5.
@@ -304,6 +306,20 @@ class EpisodeSplit:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a data loader's worker, the split is opened again there: its maps would be sent as copies."""
         return _reopen, (self.datasets, self.split, self._options, self.fingerprint)
+
+
+def check_one_tokenizer(datasets: Sequence[Path], manifests: Sequence[Manifest | None]) -> None:
+    """Raise `Mismatch` if two datasets were built with different tokenizers, by what their manifests record."""
+    first: tuple[Path, str] | None = None
+    for dataset, manifest in zip(datasets, manifests, strict=True):
+        # Other programs write no manifest; and encoders that cannot be hashed leave the hash out.
+        recorded = manifest.get("tokenizer_sha256") if manifest else None
+        first = first or (None if recorded is None else (dataset, recorded))
+        if first is not None and recorded not in (None, first[1]):
+            raise Mismatch(
+                f"{dataset}: built with tokenizer {recorded[:12]}, but {first[0]} with {first[1][:12]}; a model has "
+                "one tokenizer: build one of them again with the other's"
+            )
 
 
 def _reopen(datasets: list[Path], split: str, options: dict[str, Any], fingerprint: str) -> EpisodeSplit:

@@ -56,7 +56,6 @@ TOKENS_NAME: Final = "tokens.bin"
 MASK_NAME: Final = "mask.bin"
 SEGMENTS_NAME: Final = "segment_ids.bin"
 INDEX_NAME: Final = "episodes.idx"
-PREFIXES_NAME: Final = "prefixes.idx"  # no dataset has it any more, see `refuse_prefixes`
 METADATA_NAME: Final = "episodes.parquet"
 METADATA_COLUMNS: Final = ("type", "source")  # to sample by; the file has the row's weight, too, for people
 COMPLETIONS_NAME: Final = "completions.bin"
@@ -207,17 +206,7 @@ def checked_manifest(path: Path) -> Manifest:
     check_fields(path, manifest, FIELDS)
     check_file_records(path, manifest)
     check_splits(path, manifest, SPLITS, ())
-    for name in manifest["files"]:
-        refuse_prefixes(path.parent / name)
     return manifest
-
-
-def refuse_prefixes(path: Path) -> None:
-    """Raise `CacheError` for a `prefixes.idx`, without which a sample would be read without its beginning."""
-    if path.name == PREFIXES_NAME:
-        raise CacheError(
-            f"{path}: samples stored without their beginnings, which nothing reads any more; build it again"
-        )
 
 
 def kind_of(names: object) -> str | None:

@@ -27,7 +27,6 @@ from niels_gpt.cache.mmap import Tokens, map_tokens, release
 from niels_gpt.episodes.format import (
     INDEX_NAME,
     MASK_NAME,
-    PREFIXES_NAME,
     SEGMENTS_NAME,
     TOKEN_DTYPE,
     TOKENS_NAME,
@@ -35,7 +34,6 @@ from niels_gpt.episodes.format import (
     index_chunks,
     open_mask,
     read_index,
-    refuse_prefixes,
     samples,
 )
 from niels_gpt.episodes.images import ImageIndex, open_images
@@ -139,8 +137,6 @@ def open_shard(folder: Path, manifest: Manifest | None) -> Shard:
     Raises:
         CacheError: a file is missing or damaged, or files do not belong together.
     """
-    if (folder / PREFIXES_NAME).is_file():
-        refuse_prefixes(folder / PREFIXES_NAME)
     tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
     mask, no_mask = open_mask(folder, len(tokens), manifest)
     records = read_index(folder / INDEX_NAME)

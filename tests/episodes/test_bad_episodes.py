@@ -473,14 +473,14 @@ def test_a_dataset_that_is_rebuilt_under_a_worker(tmp_path: Path) -> None:
         pickle.loads(held)
 
 
-@pytest.mark.parametrize("manifest", [True, False])
-def test_samples_without_their_beginnings_are_refused(tmp_path: Path, manifest: bool) -> None:
-    """Earlier checkouts stored them so; read as they are, the samples would be cut short silently."""
-    write_shard(tmp_path / "train", range(6), [(0, 4), (4, 2)], mask=[0, 1] * 3)
-    np.array([[0, 0], [0, 3]], dtype="<u8").tofile(tmp_path / "train" / "prefixes.idx")
-    if manifest:
-        write_manifest(tmp_path, format_version=2)
-        (tmp_path / "train" / "prefixes.idx").unlink()
-    with pytest.raises(CacheError, match=r"train/prefixes\.idx: samples stored without their beginnings") as caught:
-        loader(tmp_path)
+def test_datasets_of_two_tokenizers(tmp_path: Path) -> None:
+    """Each fits the caller, who passes no tokenizer; a model would read one of them as noise."""
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, checksum in zip(folders, ("1" * 64, None, "2" * 64), strict=True):
+        write_split(folder / "train", numbered([3] * 4))
+        write_manifest(folder, tokenizer_sha256=checksum)
+    GPTEpisodeDataLoader(config(), None, folders[:2], pad_token_id=0)
+    with pytest.raises(Mismatch, match=r"built with tokenizer 222222222222, but .*a with 111111111111") as caught:
+        GPTEpisodeDataLoader(config(), None, folders, pad_token_id=0)
+    assert str(caught.value).startswith(f"{folders[2]}: ")
     assert one_line(caught.value)
