@@ -21,7 +21,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.storage.checksums import file_record
 from niels_gpt.storage.files import atomic_file, read_file, write_atomic
 from niels_gpt.storage.manifests import Manifest, bytes_of
-from niels_gpt.storage.remote import READ_BYTES, file_system, is_local, remote_errors, size_at
+from niels_gpt.storage.remote import READ_BYTES, RemoteFile, file_system, is_local, remote_errors, size_at
 from niels_gpt.storage.retries import repeated
 
 MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
@@ -55,26 +55,26 @@ def publish(folder: str | Path, url: str, *, overwrite: bool = False, progress: 
         Mismatch: another dataset is at `url`. StorageError: the store refused, or a file arrived damaged.
         MissingExtra: no fsspec, or no s3fs.
     """
-    folder = Path(folder)
+    folder, url = Path(folder), url.rstrip("/")
     manifest_name, manifest = find_manifest(folder)
     data = read_file(folder / manifest_name)
     fs, root = file_system(url)
     files = manifest["files"]
     at, digest = f"{root}/{manifest_name}", sha256(data).hexdigest()
-    if has_file(fs, at, len(data), digest):  # then all files have arrived
+    if has_file(f"{url}/{manifest_name}", len(data), digest):  # then all files have arrived
         progress.note(f"{without_passwords(url)}: already published, nothing to do")
         return Published(files=len(files) + 1, uploaded=0, skipped=len(files) + 1)
     _make_room(fs, root, url, overwrite)
     # Twice the bytes, because every file is sent and then read back.
     progress.begin(f"publishing {folder.name}", total=2 * bytes_of(files), unit="bytes")
-    sent = [name for name, record in files.items() if _send(fs, folder / name, f"{root}/{name}", record, progress)]
+    sent = [name for name, record in files.items() if _send(folder / name, f"{url}/{name}", record, progress)]
     # Last, so that a reader that finds the manifest also finds all files that it lists.
     with remote_errors("writing", f"{url}/{manifest_name}"):
         if is_local(fs):  # fsspec's local files appear before they are complete
             write_atomic(Path(at), data)
         else:
             repeated(lambda: fs.pipe_file(at, data))
-    if not has_file(fs, at, len(data), digest):
+    if not has_file(f"{url}/{manifest_name}", len(data), digest):
         raise StorageError(f"{url}/{manifest_name}: arrived damaged; run the same command again")
     size = sum(files[name]["bytes"] for name in sent) + len(data)
     return Published(len(files) + 1, len(sent) + 1, len(files) - len(sent), size)
@@ -112,14 +112,15 @@ def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
                 fs.rm_file(f"{root}/{name}")
 
 
-def _send(fs: Any, source: Path, path: str, record: dict[str, Any], progress: Progress) -> bool:
+def _send(source: Path, url: str, record: dict[str, Any], progress: Progress) -> bool:
     """Upload a file and check it; false if it was there."""
     size, digest = record["bytes"], record["sha256"]
-    if has_file(fs, path, size, digest, progress):
+    if has_file(url, size, digest, progress):
         progress.advance(size)  # `has_file` has counted them once; the total counts them twice
-        progress.note(f"{without_passwords(path)}: exists already")
+        progress.note(f"{without_passwords(url)}: exists already")
         return False
-    with remote_errors("writing", path):
+    fs, path = file_system(url)
+    with remote_errors("writing", url):
         if is_local(fs):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with source.open("rb") as file, atomic_file(Path(path)) as target:
@@ -127,12 +128,12 @@ def _send(fs: Any, source: Path, path: str, record: dict[str, Any], progress: Pr
                     target.write(chunk)
                     progress.advance(len(chunk))
         else:
-            repeated(lambda: fs.put_file(str(source), path, callback=_callback(progress)), name=path)
-    if has_file(fs, path, size, digest, progress):
+            repeated(lambda: fs.put_file(str(source), path, callback=_callback(progress)), name=url)
+    if has_file(url, size, digest, progress):
         return True
     if file_record(source).sha256 != digest:
         raise DataError(f"{source}: differs from what was written (sha256); run `verify`, and build it again")
-    raise StorageError(f"{path}: arrived damaged; run the same command again: it continues with this file")
+    raise StorageError(f"{url}: arrived damaged; run the same command again: it continues with this file")
 
 
 def _callback(progress: Progress) -> Any:
@@ -146,13 +147,7 @@ def _callback(progress: Progress) -> Any:
     return Advancing()
 
 
-def has_file(fs: Any, path: str, size: int, wanted: str, progress: Progress = SILENT) -> bool:
-    """Whether a file of this size and sha256 is at `path`. If the size is right, the whole file is read back."""
-    if size_at(fs, path) != size:  # first, because it takes one small request
-        return False
-    seen = sha256()
-    with remote_errors("reading", path), fs.open(path, "rb", cache_type="none") as file:
-        while chunk := file.read(READ_BYTES):
-            seen.update(chunk)
-            progress.advance(len(chunk))
-    return seen.hexdigest() == wanted
+def has_file(url: str, size: int, wanted: str, progress: Progress = SILENT) -> bool:
+    """Whether a file of this size and sha256 is at `url`. If the size is right, the whole file is read back."""
+    file = RemoteFile(url)
+    return file.size() == size and file_record(file, progress).sha256 == wanted

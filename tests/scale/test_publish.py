@@ -130,7 +130,7 @@ def test_a_store_that_refuses(faulty: Any, datasets: dict[str, Path], error: int
     """Full, forbidden or cut off in the middle: said in words, no manifest, and the next run goes on."""
     sizes = [path.stat().st_size for path in sorted(datasets["sft"].iterdir()) if path.name != "meta.json"]
     FaultyStore.fault = staticmethod(refuses(error, after=sum(sizes) // 2))
-    with pytest.raises(StorageError, match=rf"^/x/.*{said}"):
+    with pytest.raises(StorageError, match=rf"^faulty://x/.*{said}"):
         publish(datasets["sft"], "faulty://x")
     assert "/x/meta.json" not in FaultyStore.store
     FaultyStore.fault = None
@@ -343,7 +343,7 @@ def test_a_url_without_a_place_is_refused(url: str) -> None:
 
 def test_a_bucket_that_is_not_there(s3: str, tmp_path: Path, datasets: dict[str, Path]) -> None:
     del s3
-    with pytest.raises(StorageError, match=r"^nobucket/x.*: writing failed: .*the bucket must exist"):
+    with pytest.raises(StorageError, match=r"^s3://nobucket/x.*: writing failed: .*the bucket must exist"):
         publish(datasets["sft"], "s3://nobucket/x")
     with pytest.raises(CacheError, match=r"this is not a finished dataset"):
         fetch("s3://nobucket/x", tmp_path / "fetched")
