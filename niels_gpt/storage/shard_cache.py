@@ -17,7 +17,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,8 @@ class ShardCache:
             while not self._make_room(part, size):
                 time.sleep(POLL_SECONDS)
             yield part
-            part.replace(path)
+            with self._room():  # who makes room would count a file that gets its name meanwhile twice, or not at all
+                part.replace(path)
         finally:  # also after Ctrl-C; what a killed process leaves is deleted as the others are
             part.unlink(missing_ok=True)
 
@@ -138,7 +139,7 @@ class ShardCache:
 
         A full disk is treated as a full cache: other programs may use it, too.
         """
-        with locked(self.folder / "locks" / "room"):
+        with self._room():
             part.unlink(missing_ok=True)
             found = []
             for path in part.parent.iterdir():
@@ -174,6 +175,10 @@ class ShardCache:
             if is_free:
                 path.unlink(missing_ok=True)
             return is_free
+
+    def _room(self) -> AbstractContextManager[bool]:
+        """The lock under which files get their names and leave."""
+        return locked(self.folder / "locks" / "room")
 
     def _path(self, file: StoredFile) -> Path:
         return self.folder / "shards" / file.sha256[:32]
