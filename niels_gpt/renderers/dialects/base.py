@@ -14,6 +14,7 @@ Dialects that only parsers for chat templates read are `CallReader`s: no family 
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -100,6 +101,12 @@ def call_block(
     # The span has the tags too: it is what a mask or a replacement of the call must cover.
     raw, tokens = completion.decoded(*inner), completion.span(*span)
     return Block(*span, ParsedToolCall(raw, name, arguments, tokens, status, call_id))
+
+
+def end_of(pattern: re.Pattern[str], text: str, at: int, stop: int | None = None) -> int:
+    """Where the match of a pattern that always matches ends."""
+    match = pattern.match(text, at, len(text) if stop is None else stop)
+    return match.end() if match else at
 
 
 def worst(status: ToolCallParseStatus, *, is_cut: bool) -> ToolCallParseStatus:

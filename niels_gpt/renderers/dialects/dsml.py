@@ -10,7 +10,7 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import call_block, text_or_json
-from niels_gpt.renderers.dialects.json_values import strict_json, typed_value
+from niels_gpt.renderers.dialects.json_values import put_argument, strict_json, typed_value
 from niels_gpt.renderers.dialects.sections import Section, SectionCalls
 from niels_gpt.renderers.emitter import Emitter
 
@@ -35,7 +35,7 @@ class DSML(SectionCalls):
         *(f"<{TOKEN}tool_calls>", f"</{TOKEN}tool_calls>", f'<{TOKEN}invoke name="', f"</{TOKEN}invoke>")
     )
     parameter: ClassVar[tuple[str, str]] = (f'<{TOKEN}parameter name="', f"</{TOKEN}parameter>")
-    opening = tags.opening
+    opening, marks, ends = tags.opening, (tags.opening, tags.call), (tags.end_call,)
     head = re.compile(rf'[^\n"<>]*(?:"?\Z|">\s*(?:<(?:{TOKEN})? ?(?:parameter name="|\Z)|\Z))')
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
@@ -88,13 +88,8 @@ class DSML(SectionCalls):
             if tag != closing:
                 break
             if key is not None:
-                value, fits = _value(completion.decoded(key.end(), stop), key, schemas.get(name or "", {}))
-                # The first fault decides the status, but a key given twice outweighs a value of a wrong type.
-                if key[1] in arguments:
-                    status = Status.MALFORMED_STRUCTURE
-                elif not fits and status is Status.OK:
-                    status = Status.INVALID_JSON
-                arguments[completion.decoded(*key.span(1))] = value
+                read = _value(completion.decoded(key.end(), stop), key, schemas.get(name or "", {}))
+                status = put_argument(arguments, completion.decoded(*key.span(1)), read, status)
             stop, tag = self.first(completion, end, (*ends, opening))
         if head and completion.text[end:stop].strip():
             status = Status.MALFORMED_STRUCTURE
@@ -110,7 +105,7 @@ class SpacedDSML(DSML):
 
     tags = Section(*(f"<{TOKEN} calls>", f"</{TOKEN} calls>", f'<{TOKEN} invoke name="', f"</{TOKEN} invoke>"))
     parameter = (f'<{TOKEN} parameter name="', f"</{TOKEN} parameter>")
-    opening = tags.opening
+    opening, marks, ends = tags.opening, (tags.opening, tags.call), (tags.end_call,)
 
 
 def _head(completion: Completion, at: int, pattern: re.Pattern[str]) -> re.Match[str] | None:

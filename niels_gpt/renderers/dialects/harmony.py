@@ -22,7 +22,7 @@ from niels_gpt.renderers.completions.parsed import ParsedToolCall
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call, as_mapping, to_json
-from niels_gpt.renderers.dialects.base import Arguments, CallDialect
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect, end_of
 from niels_gpt.renderers.dialects.json_values import parse_arguments
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import Kind
@@ -61,12 +61,12 @@ class _Header:
 def _header(completion: Completion, start: int, stop: int, *, is_cut: bool) -> _Header:
     """The header that begins at a character, in a message that goes on to `stop`, where the completion may be cut."""
     text, has_start = completion.text, completion.find(START, start, stop) == start
-    at = _end_of_word(text, start + len(START), stop) if has_start else start
+    at = end_of(_ROLE, text, start + len(START), stop) if has_start else start
     # All places are -1 where a marker is missing, as in the header of a model that forgot the format.
     message = completion.find(MESSAGE, at, stop)
     header_end = stop if message < 0 else message
     marker = completion.find(CHANNEL, at, header_end)
-    channel_end = _end_of_word(text, marker + len(CHANNEL), header_end) if marker >= 0 else at
+    channel_end = end_of(_ROLE, text, marker + len(CHANNEL), header_end) if marker >= 0 else at
     found = _RECIPIENT.search(text, at, header_end)
     # A model that forgot the format writes plain text. There, `to=` is a recipient only at the very beginning.
     is_plain = message < 0 and marker < 0 and not has_start
@@ -88,11 +88,6 @@ def _header(completion: Completion, start: int, stop: int, *, is_cut: bool) -> _
     channel = completion.decoded(marker + len(CHANNEL), channel_end) if marker >= 0 else ""
     is_known = _TYPE.fullmatch(held) is not None
     return _Header(words[1], text_at, words, rest, channel, message >= 0, recipient, is_known)
-
-
-def _end_of_word(text: str, at: int, stop: int) -> int:
-    match = _ROLE.match(text, at, stop)
-    return match.end() if match else at
 
 
 @dataclass(frozen=True)

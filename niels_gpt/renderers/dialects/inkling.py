@@ -14,11 +14,10 @@ import json
 from collections.abc import Iterator
 
 from niels_gpt.renderers.completions.blocks import Block, Schemas
-from niels_gpt.renderers.completions.parsed import ParsedToolCall
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call, sorted_json, to_json
-from niels_gpt.renderers.dialects.base import Arguments, CallDialect
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block
 from niels_gpt.renderers.dialects.json_values import KeyTwice, parse_call_object, strict_json
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import Kind
@@ -96,5 +95,4 @@ def _call(completion: Completion, head: int, header_end: int) -> Block:
     if not tag and not completion.stopped:
         status = Status.UNCLOSED_BLOCK
     stop = end + (len(END) if tag == END else 0)
-    raw, tokens = completion.decoded(head, end), completion.span(head, stop)
-    return Block(head, stop, ParsedToolCall(raw, name or own_name, arguments, tokens, status))
+    return call_block(completion, (head, stop), (head, end), name or own_name, arguments, status)

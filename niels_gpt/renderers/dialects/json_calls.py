@@ -11,7 +11,7 @@ from niels_gpt.renderers.completions.blocks import Block, Schemas, SeparateCalls
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call, to_json
-from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block
+from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block, end_of
 from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object
 from niels_gpt.renderers.emitter import Emitter
 
@@ -34,12 +34,9 @@ class HermesJSON(SeparateCalls, CallDialect):
         inner = at + len(self.opening)
         value_at = completion.skip_space(inner)
         # The JSON decoder finds the end of the value, so strings within it may hold any tag.
-        try:
-            value, end = json_value_at(completion, value_at)
-            end = completion.skip_space(end)
-        except ValueError:
-            end = -1
-        if end >= 0 and completion.text.startswith(self.closing, end):
+        value, value_end = json_value_at(completion, value_at)
+        end = completion.skip_space(value_end)
+        if value_end >= 0 and completion.text.startswith(self.closing, end):
             name, arguments, status, _ = parse_call_object(value)
             return call_block(completion, (at, end + len(self.closing)), (inner, end), name, arguments, status)
         # What is not JSON ends at its closing tag, at the next opening one, or with the completion.
@@ -94,18 +91,15 @@ class LlamaJSON(CallDialect):
     def _call_at(self, completion: Completion, at: int) -> Block | None:
         """The call that begins at `at`, separators aside; `None` if none does."""
         text = completion.text
-        first = _skip_separators(text, at)
+        first = end_of(_BETWEEN_CALLS, text, at)
         has_tag = completion.find_id(self.opening, first) == first
-        inner = _skip_separators(text, first + len(self.opening)) if has_tag else first
+        inner = end_of(_BETWEEN_CALLS, text, first + len(self.opening)) if has_tag else first
         if not has_tag and not text.startswith("{", inner):
             return None
         end = _json_end(text, inner) if text.startswith("{", inner) else -1
         stop = len(text) if end < 0 else end
-        try:
-            value, value_end = json_value_at(completion, inner)
-            value = value if isinstance(value, dict) and value_end == stop else None
-        except ValueError:
-            value = None
+        value, value_end = json_value_at(completion, inner)
+        value = value if isinstance(value, dict) and value_end == stop else None
         # An answer in JSON is no call, so both keys must be there; text that is cut or broken is judged by its
         # beginning.
         has_both_keys = value is not None and {"name", "parameters"} <= value.keys()
@@ -123,7 +117,7 @@ class LlamaJSON(CallDialect):
 
     def is_text(self, completion: Completion, at: int) -> bool:
         """See `CallReader`: an object that is complete, and no call."""
-        first = _skip_separators(completion.text, at)
+        first = end_of(_BETWEEN_CALLS, completion.text, at)
         return _json_end(completion.text, first) >= 0 and self._call_at(completion, at) is None
 
 
@@ -146,7 +140,6 @@ class MistralList(CallDialect):
     """`[TOOL_CALLS][{"name": ..., "arguments": {...}, "id": "..."}, ...]`: one list a turn, ids of nine characters."""
 
     opening = "[TOOL_CALLS]"
-    marks = ("[TOOL_CALLS]",)
     ends = ("}",)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
@@ -161,8 +154,8 @@ class MistralList(CallDialect):
             start = at + len(self.opening)
             limit = completion.find_id(self.opening, start)
             limit = len(text) if limit < 0 else limit
-            here = _skip_separators(text, start, limit)
-            here = _skip_separators(text, here + text.startswith("[", here, limit), limit)
+            here = end_of(_BETWEEN_CALLS, text, start, limit)
+            here = end_of(_BETWEEN_CALLS, text, here + text.startswith("[", here, limit), limit)
             if not text.startswith(("{", "]"), here, limit):
                 status = Status.UNCLOSED_BLOCK if here >= limit else Status.MALFORMED_STRUCTURE
                 yield call_block(completion, (at, limit), (at, limit), None, None, status)
@@ -174,7 +167,7 @@ class MistralList(CallDialect):
                 end = _json_end(text, here, limit)
                 yield _list_item(completion, here, limit if end < 0 else end, is_closed=end >= 0)
                 markup = limit if end < 0 else end
-                here = _skip_separators(text, markup, limit)
+                here = end_of(_BETWEEN_CALLS, text, markup, limit)
             stop = here + 1 if text.startswith("]", here, limit) else max(start, markup)
             yield Block(markup, stop)
             start = stop
@@ -183,10 +176,7 @@ class MistralList(CallDialect):
 def _list_item(completion: Completion, start: int, stop: int, *, is_closed: bool) -> Block:
     """The call of one object in a list."""
     span = start, stop
-    try:
-        value, end = json_value_at(completion, start)
-    except ValueError:
-        end = -1
+    value, end = json_value_at(completion, start)
     if not is_closed or end != stop:
         status = Status.INVALID_JSON if is_closed else Status.UNCLOSED_BLOCK
         return call_block(completion, span, span, None, None, status)
@@ -206,8 +196,3 @@ def _json_end(text: str, start: int, limit: int | None = None) -> int:
         if depth == 0:
             return match.end()
     return -1
-
-
-def _skip_separators(text: str, at: int, limit: int | None = None) -> int:
-    match = _BETWEEN_CALLS.match(text, at, len(text) if limit is None else limit)
-    return match.end() if match else at

@@ -51,25 +51,23 @@ def strict_json(text: str) -> Any:
 
 
 def json_value_at(completion: Completion, start: int) -> tuple[Any, int]:
-    """The JSON value that begins at a character of a completion, and the character at which it ends.
+    """The JSON value that begins at a character of a completion, and where it ends; `None`, -1 if it is not strict.
 
     `KeyTwice` itself is the value of one in which an object has a key twice: there is none that is certain.
-
-    Raises:
-        ValueError: see `strict_json`.
     """
     # The decoder's own error counts the lines before it: the more malformed calls, the longer each would take.
     if not completion.text.startswith(_BEGINNINGS, start):
-        raise ValueError("no JSON value begins here")
+        return None, -1
     try:
-        value, end = _DECODER.raw_decode(completion.text, start)
-    except KeyTwice:
-        return KeyTwice, _END_DECODER.raw_decode(completion.text, start)[1]
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-    # Bytes that are not UTF-8 are lone surrogates in `completion.text` and U+FFFD in `decoded`: read the latter.
-    text = completion.text[start:end]
-    return (value if text.isascii() and "\\u" not in text else strict_json(completion.decoded(start, end))), end
+        try:
+            value, end = _DECODER.raw_decode(completion.text, start)
+        except KeyTwice:
+            return KeyTwice, _END_DECODER.raw_decode(completion.text, start)[1]
+        # Bytes that are not UTF-8 are lone surrogates in `completion.text` and U+FFFD in `decoded`: read the latter.
+        text = completion.text[start:end]
+        return (value if text.isascii() and "\\u" not in text else strict_json(completion.decoded(start, end))), end
+    except (ValueError, RecursionError):
+        return None, -1
 
 
 def parse_call_object(
@@ -133,6 +131,18 @@ def typed_value(text: str, schema: Mapping[str, Any], key: str) -> tuple[Any, bo
     if can_be_text and (isinstance(value, str) or (types and _type_of(value) not in types)):
         return text, True
     return value, True
+
+
+def put_argument(arguments: dict[str, Any], key: str, read: tuple[Any, bool], status: Status) -> Status:
+    """Add an argument as `typed_value` reads it; the status of a call that had this one before.
+
+    A key given twice outweighs a value of a wrong type; otherwise the first fault decides.
+    """
+    is_twice = key in arguments
+    arguments[key], fits = read
+    if is_twice:
+        return Status.MALFORMED_STRUCTURE
+    return Status.INVALID_JSON if status is Status.OK and not fits else status
 
 
 def _types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.dialects.base import call_block
+from niels_gpt.renderers.dialects.base import call_block, end_of
 from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object
 from niels_gpt.renderers.dialects.notations import python_arguments
 
@@ -31,10 +31,7 @@ class _Listed(CallReader):
     opening: str
     closing: str
 
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return ("}", ")")
+    ends = ("}", ")")
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         """See `CallReader`."""
@@ -51,7 +48,7 @@ class _Listed(CallReader):
         while True:
             # Anew after each call, which may hold the tags.
             limit, tag = completion.first(at, (self.closing, self.opening))
-            at = min(_end_of(_BETWEEN, completion.text, at), limit)
+            at = min(end_of(_BETWEEN, completion.text, at), limit)
             if at == limit:
                 break
             is_text = completion.text[first] == "," or not self.can_begin(completion.text, at)
@@ -78,11 +75,6 @@ class _Listed(CallReader):
         """The call that begins at a character of a list that ends at `limit`, with its closing tag or without."""
 
 
-def _malformed(completion: Completion, at: int, limit: int, name: str | None, status: Status) -> Block:
-    """What is not a well-formed call extends to the end of the list."""
-    return call_block(completion, (at, limit), (at, limit), name, None, status)
-
-
 @dataclass(frozen=True)
 class JSONCalls(_Listed):
     """`[{"name": ..., "arguments": {...}}, ...]` between tags.
@@ -102,13 +94,11 @@ class JSONCalls(_Listed):
     def call_at(self, completion: Completion, at: int, limit: int, is_closed: bool) -> Block:
         """See `_Listed`."""
         is_object = completion.text[at] == "{"
-        try:
-            value, end = json_value_at(completion, at) if is_object else (None, -1)
-        except ValueError:
-            end = -1
+        value, end = json_value_at(completion, at) if is_object else (None, -1)
         if end < 0:
             broken = Status.INVALID_JSON if is_object else Status.MALFORMED_STRUCTURE
-            return _malformed(completion, at, limit, None, broken if is_closed else Status.UNCLOSED_BLOCK)
+            status = broken if is_closed else Status.UNCLOSED_BLOCK
+            return call_block(completion, (at, limit), (at, limit), None, None, status)
         keys = self.arguments, self.name, self.id
         if not self.name and isinstance(value, dict):  # the form with two keys, so that all forms are read alike
             name, arguments = next(iter(value.items())) if len(value) == 1 else (None, value)
@@ -122,7 +112,7 @@ class PythonCalls(_Listed):
 
     def can_begin(self, text: str, at: int) -> bool:
         """See `_Listed`."""
-        end = _end_of(_PYTHON_NAME, text, at)
+        end = end_of(_PYTHON_NAME, text, at)
         return end == len(text) or text[end] == "("
 
     def call_at(self, completion: Completion, at: int, limit: int, is_closed: bool) -> Block:
@@ -134,15 +124,9 @@ class PythonCalls(_Listed):
         read = python_arguments(completion, head.end()) if head else None
         if read is None:
             status = Status.MALFORMED_STRUCTURE if is_closed else Status.UNCLOSED_BLOCK
-            return _malformed(completion, at, limit, name, status)
+            return call_block(completion, (at, limit), (at, limit), name, None, status)
         arguments, end = read
         status = Status.OK if name else Status.MISSING_NAME
         if name and not _PYTHON_NAME.fullmatch(name):
             status = Status.MALFORMED_STRUCTURE
         return call_block(completion, (at, end), (at, end), name, arguments, status)
-
-
-def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
-    """The end of what a pattern that always matches matches at a character."""
-    match = pattern.match(text, at)
-    return match.end() if match else at

@@ -30,16 +30,8 @@ class NamedCalls(SeparateCalls, CallDialect):
 
     opening: str = "[TOOL_CALLS]"
     ids: bool = True
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.opening,)
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.opening, _ID, _ARGUMENTS)
+    marks = ("[TOOL_CALLS]", _ID, _ARGUMENTS)
+    ends = ("[TOOL_CALLS]",)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""

@@ -14,6 +14,7 @@ import re
 from typing import Any, Final
 
 from niels_gpt.renderers.completions.text import Completion
+from niels_gpt.renderers.dialects.base import end_of
 from niels_gpt.renderers.dialects.json_values import strict_json
 
 # ---- Python
@@ -166,7 +167,6 @@ def _gemma_value(completion: Completion, at: int) -> tuple[str, int] | None:
         if end < 0:
             return None
         return json.dumps(completion.decoded(at + len(_QUOTE), end)), end + len(_QUOTE)
-    bare = _BARE.match(completion.text, at)
-    end = bare.end() if bare else at
+    end = end_of(_BARE, completion.text, at)
     word = completion.decoded(at, end).strip()
     return ("null" if word == "None" else word), end

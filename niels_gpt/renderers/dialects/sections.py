@@ -13,7 +13,7 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call, to_json
 from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block, worst, write_arguments
-from niels_gpt.renderers.dialects.json_values import KeyTwice, json_value_at, parse_arguments, typed_value
+from niels_gpt.renderers.dialects.json_values import KeyTwice, json_value_at, parse_arguments, put_argument, typed_value
 from niels_gpt.renderers.emitter import Emitter
 
 
@@ -37,16 +37,6 @@ class SectionCalls(CallDialect):
 
     tags: ClassVar[Section]
     head: ClassVar[re.Pattern[str]]
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.tags.opening, self.tags.call)
-
-    @property
-    def ends(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.tags.end_call,)
 
     def first(
         self, completion: Completion, start: int, tags: tuple[str, ...], stop: int | None = None
@@ -128,7 +118,7 @@ class FencedJSON(SectionCalls):
     """
 
     tags = DEEPSEEK
-    opening = tags.opening
+    opening, marks, ends = tags.opening, (tags.opening, tags.call), (tags.end_call,)
     head = re.compile(r"\s*[\w.:/-]*\s*(?:<｜tool▁sep｜>|\Z)")
     # The template writes the call's `type`, which is "function" in every call.
     markup: ClassVar[tuple[str, str, str]] = ("function<｜tool▁sep｜>", "\n```json\n", "\n```")
@@ -168,12 +158,9 @@ class FencedJSON(SectionCalls):
 
     def _arguments(self, completion: Completion, at: int) -> tuple[Any, int, int] | None:
         """The JSON value after the head, the start of the call's closing tag, and its end; `None` if malformed."""
-        try:
-            value, end = json_value_at(completion, at)
-        except ValueError:
-            return None
+        value, end = json_value_at(completion, at)
         fence = completion.skip_space(end)
-        if not completion.text.startswith(self.fence, fence):
+        if end < 0 or not completion.text.startswith(self.fence, fence):
             return None
         closing = completion.skip_space(fence + len(self.fence))
         if not completion.text.startswith(self.tags.end_call, closing):
@@ -200,7 +187,7 @@ class KimiSection(SectionCalls):
     """`<|tool_call_begin|>functions.name:0<|tool_call_argument_begin|>{...}<|tool_call_end|>`, all in one section."""
 
     tags = KIMI
-    opening = tags.opening
+    opening, marks, ends = tags.opening, (tags.opening, tags.call), (tags.end_call,)
     head = re.compile(r"\s*[\w.:/-]*\s*(?:<\|tool_call_argument_begin\|>|\Z)")
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
@@ -245,7 +232,7 @@ class MiniMaxSection(SectionCalls):
     """
 
     tags = MINIMAX
-    opening = tags.opening
+    opening, marks, ends = tags.opening, (tags.opening, tags.call), (tags.end_call,)
     head = re.compile(r'[^\n"<>]*(?:"?\Z|">\s*(?:<parameter name="|(?:</?\w* ?\w*)?\Z))')
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
@@ -268,12 +255,8 @@ class MiniMaxSection(SectionCalls):
             if (stop := text.find(_VALUE_END, key_at.end())) < 0:
                 break
             key, end = completion.decoded(*key_at.span(1)), stop + len(_VALUE_END)
-            value, fits = typed_value(completion.decoded(key_at.end(), stop), schema, key)
-            if key in arguments:
-                status = Status.MALFORMED_STRUCTURE
-            elif not fits and status is Status.OK:
-                status = Status.INVALID_JSON
-            arguments[key] = value
+            read = typed_value(completion.decoded(key_at.end(), stop), schema, key)
+            status = put_argument(arguments, key, read, status)
         inner_end = completion.skip_space(end)
         if head and text.startswith(self.tags.end_call, inner_end):
             status, stop = status if name else Status.MISSING_NAME, inner_end + len(self.tags.end_call)

@@ -11,7 +11,7 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import CallDialect, call_block, text_or_json, worst, write_arguments
-from niels_gpt.renderers.dialects.json_values import typed_value
+from niels_gpt.renderers.dialects.json_values import put_argument, typed_value
 from niels_gpt.renderers.emitter import Emitter
 
 _WORD = re.compile(r"[\w.:/-]+")  # a function's name, where nothing else says where it ends
@@ -35,11 +35,7 @@ class Pairs(SeparateCalls, CallDialect):
     key: tuple[str, str] = ("<arg_key>", "</arg_key>")
     value: tuple[str, str] = ("<arg_value>", "</arg_value>")
     separators: tuple[str, str, str] = ("", "", "")
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
-        return (self.opening, self.key[0], self.value[0])
+    marks = ("<tool_call>", "<arg_key>", "<arg_value>")
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
         """See `CallDialect`."""
@@ -103,12 +99,7 @@ class Pairs(SeparateCalls, CallDialect):
             if (tag, opened, closed) != (self.key[1], *self.value) or text[key_end + len(tag) : value_at].strip():
                 return name, arguments, malformed, max(end, key_at)
             key, written = completion.decoded(key_at, key_end).strip(), (value_at + len(opened), value_end)
-            value, fits = typed_value(completion.decoded(*written), schema, key)
-            if key in arguments:
-                status = Status.MALFORMED_STRUCTURE
-            elif not fits and status is Status.OK:
-                status = Status.INVALID_JSON
-            arguments[key] = value
+            status = put_argument(arguments, key, typed_value(completion.decoded(*written), schema, key), status)
             end = value_end + len(closed)
             at, tag = _next_tag(completion, end, every, stop)
             if tag and text[end:at].strip():
@@ -237,12 +228,8 @@ class FunctionTags(SeparateCalls, CallDialect):
             if stop is None:
                 break
             key, written = completion.decoded(*found.span(1)), completion.decoded(value_at, stop.start())
-            value, fits = self._value(written.removesuffix(newline), schema, key)
-            if key in arguments:
-                status = Status.MALFORMED_STRUCTURE
-            elif not fits and status is Status.OK:
-                status = Status.INVALID_JSON
-            arguments[key], end = value, stop.end()
+            status = put_argument(arguments, key, self._value(written.removesuffix(newline), schema, key), status)
+            end = stop.end()
         if not text.startswith("</function>", end, limit):
             return name, arguments, Status.MALFORMED_STRUCTURE, end
         return name, arguments, status if name else Status.MISSING_NAME, end + len("</function>")
