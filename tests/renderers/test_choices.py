@@ -128,9 +128,9 @@ def test_a_cache_refuses_them_too(tmp_path: Path) -> None:
 def test_builds_count_conversations_that_are_attributed_by_the_oracle(
     tmp_path: Path, encoder_of: Any, wrap: Any
 ) -> None:
-    """A text with one of the letters that are put into texts has to be; other manifests do not name it."""
+    """A text with much white space around it has to be; other manifests do not name it."""
     renderer = wrap(TemplateRenderer(folder_of("qwen3"), template=CHATML))
-    lettered, notes = [user("a \ue001"), assistant("b")], list[str]()
+    lettered, notes = [user(" " * 80 + "a"), assistant("b")], list[str]()
     assert [renderer.render(chat).attribution_route for chat in (PLAIN, lettered)] == ["gaps", "oracle"]
     given: dict[str, Any] = {"encoder": encoder_of(renderer), "val_frac": 0, "progress": Noted(notes)}
     build_episodes([PLAIN, lettered, PLAIN], tmp_path / "some", **given)

@@ -77,7 +77,8 @@ def sweep(stored: str, number: int, seed: int) -> int:
                 messages, tools=tools, add_generation_prompt=gen
             )
             assert rendered.token_ids == by_template.token_ids
-            if not in_facts(family, messages, tools, options):
+            # "tool" behind a space that the template trims has no letters: such a rendering is partial, and rare.
+            if by_template.attribution == "full" and not in_facts(family, messages, tools, options):
                 assert apart_from_bos(rendered) == apart_from_bos(by_template)
                 seen += 1
     return seen
