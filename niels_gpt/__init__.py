@@ -9,7 +9,7 @@
     ids, labels = x.token_ids, x.labels()         # -100 where a token is not trained
 
     ng.build("chats.jsonl", "episodes/chats", "Qwen/Qwen3-8B")
-    for batch in ng.loader("episodes/chats", batch_size=8, sequence_length=2048, packing=True, pad_token_id=0):
+    for batch in ng.loader("episodes/chats", batch_size=8, sequence_length=2048, packing=True):
         ...
     ng.diagnose("episodes/chats")                 # what no loss curve shows
 

@@ -111,6 +111,13 @@ def test_build_open_and_loader_hold_the_same_tokens(episodes: Path, tokenizer: P
     assert next(iter(again)).x.shape == (4, 511)
 
 
+def test_rows_are_filled_with_the_stop_that_a_renderer_recorded(episodes: Path, tokenizer: Path) -> None:
+    recorded = ng.open(episodes).manifest["special_token_ids"]["eot"]
+    assert recorded in ng.renderer(tokenizer, "qwen3").get_stop_token_ids()
+    batch = next(iter(ng.loader(episodes, batch_size=4, sequence_length=511, shuffle=False)))
+    assert (batch.x[:, -1] == recorded).all()
+
+
 def test_loaders_resume_from_their_state(episodes: Path) -> None:
     whole = [batch.x.numpy() for batch in ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)]
     first = ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)

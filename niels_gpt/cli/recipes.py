@@ -123,7 +123,7 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
         note(f"lock: {built.lock}")
     else:
         note("all inputs and all files that were written are those of the lock")
-    load = f'ng.loader("{built.out}", batch_size=8, pad_token_id=0)'
+    load = f'ng.loader("{built.out}", batch_size=8)'
     print_line(f"{built.out} is complete. Read it: {load}")
     for name, manifest in built.manifests.items():
         print_bad_rows(name, manifest)
