@@ -25,7 +25,7 @@ MARKED = (
     .replace("{{ START + m.role", "{% generation %}{% endgeneration %}{{ START + m.role")
     .replace("+ '\n' }}{% endfor %}", "+ STOP + '\n' }}{% endfor %}")
 )
-STRIPS = CHATML.replace("m.content +", "(m.content if loop.last else m.content | upper) +")
+EARLIER = CHATML.replace("m.content +", "(m.content if loop.last else 'Earlier: ' + m.content) +")
 REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
 UNTRACED = CHATML.replace("+ m.content +", "+ (m.content | urlencode) +")
 PREFILLED = CHATML.replace("'assistant\n' }}", "'assistant\n<think>\n' }}")
@@ -169,7 +169,7 @@ RULES: tuple[tuple[str, tuple[str, ...], Callable[[str, bool, Path], Report], tu
     ("tokenizer-changes-text", FAMILIES, _normalised, ("template-refuses",)),  # our format has no tools
     ("bos-added-twice", ("llama-3", "gemma", "mistral"), _bos, ()),
     ("no-generation-markers", FAMILIES, partial(_template, CHATML, MARKED), ()),
-    ("prefix-not-preserved", FAMILIES, partial(_template, STRIPS, CHATML), ("attribution-partial",)),
+    ("prefix-not-preserved", FAMILIES, partial(_template, EARLIER, CHATML), ()),
     ("template-refuses", FAMILIES, partial(_template, REFUSES, CHATML), ()),
     ("attribution-partial", FAMILIES, partial(_template, UNTRACED, CHATML), ("eot-missing",)),
     ("eot-missing", FAMILIES, _silent, ("attribution-partial",)),
