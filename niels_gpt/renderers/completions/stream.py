@@ -302,9 +302,10 @@ class ResponseParser:
             self._go(_State.CONTENT, at + len(closing))
         elif mark:
             # Nothing says that the prompt opened a block: with a call before any closing tag there is no reasoning.
-            is_answer = self._state is _State.UNSURE and self._prompt is PromptEnd.UNKNOWN
-            self._state = _State.CALLS if is_answer else _State.CALL_IN_REASONING
-            self._anchor = self._scan = at
+            if self._state is _State.UNSURE and self._prompt is PromptEnd.UNKNOWN:
+                self._go(_State.CONTENT, self._at)  # an attempt at a call may stand before the opening tag
+            else:
+                self._state, self._anchor, self._scan = _State.CALL_IN_REASONING, at, at
 
     def _content(self) -> None:
         calls, text = self._reader.calls, self._text.text

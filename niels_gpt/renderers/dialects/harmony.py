@@ -139,7 +139,8 @@ class HarmonyCalls(CallDialect):
                 yield Block(*header.rest, kind=Kind.REPLY)
                 yield Block(header.rest[1], header.stop)
             yield Block(header.stop, stop, kind=Kind.REASONING if header.channel == "analysis" else Kind.REPLY)
-            yield Block(stop, start)
+            if tag:
+                yield Block(stop, start)
 
 
 def _call(completion: Completion, header: _Header, stop: int, tag: str) -> Block:
