@@ -166,3 +166,14 @@ def test_a_late_system_message_is_written_refused_or_named() -> None:
         except MessageError:
             continue
         assert of(renderer, LATE)[0] == ([] if is_written else [(3, "content", "be kind")]), name
+
+
+def test_texts_are_looked_for_where_letters_show_nothing() -> None:
+    """The template writes parts alone, and changes the letters of roles."""
+    renderer = made(
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] | capitalize + '\n' }}{% for part in m['content'] %}"
+        "{% if part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    ).lists_unwritten()
+    rendered = renderer.render([{"role": "critic", "content": "Bad."}, user("Hi"), assistant("Hello.")])
+    assert (rendered.attribution, rendered.attribution_route) == ("full", "oracle")
+    assert [one.text for one in rendered.unwritten] == ["Bad.", "Hi", "Hello."]

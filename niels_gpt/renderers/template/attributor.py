@@ -53,7 +53,7 @@ from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.standins import TOOLS, MessageKind, Shape, shape_of, stand_in, takes_text, windows_of
 from niels_gpt.renderers.template.stretches import Stretch, stretches_of, with_declarations, with_edges
 from niels_gpt.renderers.template.strings import template_strings
-from niels_gpt.renderers.template.unwritten import notes_of
+from niels_gpt.renderers.template.unwritten import notes_of, searched_notes
 
 _MOST_WINDOWS: Final = 2048  # stand-in conversations that are remembered
 _MOST_KNOWN: Final = 8192  # sequences of gaps
@@ -432,7 +432,12 @@ class Attributor:
                 out.texts.append(text[start:stop])
                 out.facts.append(int(states[start]))
         out.attribution = f"partial: {uncertain or problem}" if problem or uncertain else "full"
-        out.notes = _ALL_WRITTEN["oracle"] if seen is None else self._notes("oracle", messages, tools, seen)
+        if seen is not None:
+            out.notes = self._notes("oracle", messages, tools, seen)
+        elif out.attribution == "full":
+            out.notes = searched_notes("oracle", messages, text, self._writes_reasoning)
+        else:  # the template may have changed every text
+            out.notes = _ALL_WRITTEN["oracle"]
         return out
 
     def _tokens_of_texts(self, messages: list[Message], tools: Any, gen: bool, text: str) -> set[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from niels_gpt.renderers.notes import Notes, Unwritten
 from niels_gpt.renderers.template.letters import Leaf
 from niels_gpt.renderers.template.stretches import Stretch
-from niels_gpt.renderers.template.strings import strings_in
+from niels_gpt.renderers.template.strings import forms_of, strings_in
 
 _FIELDS = {"call": "tool_calls", "reasoning": "reasoning_content", "content": "content"}
 
@@ -73,14 +73,45 @@ def notes_of(
     return Notes(route, _by_call(found, messages), tuple(dropped))
 
 
+def searched_notes(
+    route: str, messages: Sequence[Mapping[str, Any]], output: str, writes_reasoning: Callable[[], bool]
+) -> Notes:
+    """What is not in a rendering that is proven without letters: texts that stand nowhere in it in any form."""
+
+    def is_there(text: str) -> bool:
+        return not text.strip() or any(form in output for form in forms_of(text.strip()))
+
+    found: dict[Unwritten, None] = {}
+    dropped: dict[Unwritten, None] = {}
+    for index, message in enumerate(messages):
+        # Of an answer that begins with reasoning in tags, the reasoning may be dropped.
+        texts = [(text, text.rpartition("</think>")[2]) for text in _texts(message.get("content"))]
+        found |= {Unwritten(index, "content", text): None for text, last in texts if not is_there(last)}
+        if not is_there(reasoning := message.get("reasoning_content") or ""):
+            one = Unwritten(index, "reasoning_content", reasoning)
+            (dropped if writes_reasoning() else found)[one] = None
+        for call in message.get("tool_calls") or ():
+            name = call["function"]["name"]
+            if not any(text.strip() and is_there(text) for text in (name, *strings_in(call["function"]["arguments"]))):
+                found[Unwritten(index, "tool_calls", name)] = None
+    return Notes(route, tuple(found), tuple(dropped))
+
+
+def _texts(content: Any) -> list[str]:
+    if isinstance(content, list | tuple):
+        return [part["text"] for part in content if isinstance(part.get("text"), str)]
+    return [content] if isinstance(content, str) else []
+
+
 def _by_call(found: Iterable[Unwritten], messages: Sequence[Mapping[str, Any]]) -> tuple[Unwritten, ...]:
     """The same with the name of a call in the place of its texts, where none of them is written."""
+    missing = {*found}
     texts = dict.fromkeys(found)
     for index in {one.message for one in texts if one.field == "tool_calls"}:
         for call in messages[index].get("tool_calls") or ():
             own = [Unwritten(index, "tool_calls", text) for text in strings_in(call["function"].get("arguments"))]
             own = [one for one in own if one.text.strip()]
-            if own and all(one in texts for one in own):
+            if own and all(one in missing for one in own):  # two calls may have equal texts
                 texts = {one: None for one in texts if one not in own}
                 texts[Unwritten(index, "tool_calls", call["function"]["name"])] = None
     return tuple(texts)
