@@ -181,11 +181,11 @@ def test_a_list_is_one_stop_of_tab(address: str, visit: Visit) -> None:
     """Each of its 50 rows was one, before the row that is shown could be reached."""
     page = visit(f"{address}/#dataset?row=3").page
     page.locator(".detail h2", has_text="Row 3").wait_for()
-    page.locator("tr[data-row]").first.wait_for()
+    page.locator('button.row[aria-label="row 3"][tabindex="0"]').wait_for()  # it is the stop once the list is drawn
     page.get_by_role("button", name="Go", exact=True).focus()
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
-    assert page.evaluate("document.activeElement.ariaLabel") == "row 4"
+    page.wait_for_function("document.activeElement.ariaLabel === 'row 4'")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.closest('.detail') !== null")
     page.keyboard.press("Shift+Tab")
