@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from benchmarks.pairs import Result, measure
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.format.sft import collate_sft_batch
+from niels_gpt.store.masks import IGNORE_INDEX
 
 SHAPES = ((8, 2048), (32, 1024))
 ROUNDS = 30

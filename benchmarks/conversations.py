@@ -10,7 +10,7 @@ import torch
 from benchmarks import inputs
 from benchmarks.pairs import Result, measure
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.store.masks import IGNORE_INDEX
 
 EXAMPLES = 20_000
 SHAPES = ((8, 2048), (8, 4096), (32, 1024))

@@ -63,7 +63,7 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     from niels_gpt.episodes import build_episodes
     from niels_gpt.renderers.registry import RendererOptions
     from niels_gpt.sources.chat_files import ChatFile
-    from niels_gpt.storage.checksums import file_record
+    from niels_gpt.store.checksums import file_record
 
     chats = folder / "chats.jsonl"
     write_rows(chats)

@@ -152,7 +152,7 @@ class _Bucket(BaseHTTPRequestHandler):
 
 def _write(folder: Path) -> Path:
     from niels_gpt.episodes import EpisodeWriter
-    from niels_gpt.storage.files import json_bytes, write_atomic
+    from niels_gpt.store.files import json_bytes, write_atomic
 
     dataset = folder / "chats"
     writer = EpisodeWriter(dataset, "train", shard_bytes=4 * SHARD_TOKENS)

@@ -22,7 +22,7 @@ from niels_gpt.episodes.windows import WindowLoader, are_token_caches
 from niels_gpt.errors import UsageError
 from niels_gpt.preferences.loader import PreferenceLoader
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.storage.shard_cache import MAX_BYTES, ShardCache
+from niels_gpt.store.shard_cache import MAX_BYTES, ShardCache
 
 # Parameters of the loaders' classes for which `ng.loader` has a parameter of its own.
 _OTHER_NAMES: Final = {

@@ -22,10 +22,10 @@ import numpy.typing as npt
 from niels_gpt.errors import UsageError, shown
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.gather import shifted, targets_of
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.ranges import BLOCK_SIZE, TOKEN_ID
 from niels_gpt.required_torch import torch
+from niels_gpt.store.masks import IGNORE_INDEX
 
 Array = npt.NDArray[Any]
 NO_VERSION: Final = -1

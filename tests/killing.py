@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.storage.files import HashedWriter
+from niels_gpt.store.files import HashedWriter
 
 REPOSITORY = Path(__file__).parents[1]
 

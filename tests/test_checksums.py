@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import StorageError
-from niels_gpt.storage.checksums import COPY_BYTES, Checksums, file_record
+from niels_gpt.store.checksums import COPY_BYTES, Checksums, file_record
 
 
 @pytest.mark.parametrize("size", [0, 1, COPY_BYTES - 1, COPY_BYTES, 2 * COPY_BYTES + 5])

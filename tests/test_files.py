@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
-from niels_gpt.storage import staging
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import HashedWriter, json_bytes, write_atomic
-from niels_gpt.storage.staging import StagedDirectory, recover_interrupted, staging_path
+from niels_gpt.store import staging
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.files import HashedWriter, json_bytes, write_atomic
+from niels_gpt.store.staging import StagedDirectory, recover_interrupted, staging_path
 
 MANIFEST = "meta.json"
 
@@ -143,7 +143,7 @@ def test_write_atomic_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monke
 WRITE_SLOWLY = """
 import sys, time
 from pathlib import Path
-from niels_gpt.storage.files import atomic_file
+from niels_gpt.store.files import atomic_file
 with atomic_file(Path(sys.argv[1])) as file:
     file.write(b"slow")
     print("open", flush=True)
@@ -196,7 +196,7 @@ def test_an_interrupt_right_after_the_temporary_file_is_there(
 def test_writers_of_one_file_at_once_all_succeed(tmp_path: Path) -> None:
     """Each looks for abandoned files while the others have just opened theirs."""
     path, writers = tmp_path / "file", 4
-    script = "import sys; from pathlib import Path; from niels_gpt.storage.files import write_atomic\n"
+    script = "import sys; from pathlib import Path; from niels_gpt.store.files import write_atomic\n"
     script += "for n in range(300): write_atomic(Path(sys.argv[1]), sys.argv[2].encode() * 1000)"
     processes = [subprocess.Popen([sys.executable, "-c", script, str(path), str(n)]) for n in range(writers)]
     assert [process.wait(timeout=120) for process in processes] == [0] * writers
@@ -433,7 +433,7 @@ def test_arriving_in_the_middle_of_a_replacement_disturbs_nothing(
 HOLD = """
 import sys, time
 from pathlib import Path
-from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.store.staging import StagedDirectory
 with StagedDirectory(Path(sys.argv[1]), manifest="meta.json") as staged:
     (staged.path / "half").mkdir()
     (staged.path / "half" / "data").write_text("x")
@@ -482,7 +482,7 @@ def test_what_a_killed_process_left_is_gone_before_the_next_one_writes(tmp_path:
 DIE_BETWEEN_RENAMES = """
 import os, signal, sys
 from pathlib import Path
-from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.store.staging import StagedDirectory
 rename = Path.rename
 def dying(self, target):
     if self.name == ".out.partial":
@@ -546,8 +546,8 @@ def test_tidying_up_undoes_a_replacement_and_leaves_a_live_builder_alone(tmp_pat
 WRITE_TOO_MUCH = """
 import resource, signal, sys
 from pathlib import Path
-from niels_gpt.storage.files import HashedWriter, write_atomic
-from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.store.files import HashedWriter, write_atomic
+from niels_gpt.store.staging import StagedDirectory
 folder, how, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 if limit:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.samples import chats_file
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 WIDTH, HEADS, LAYERS = 96, 4, 2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.errors import StorageError
-from niels_gpt.storage.locks import locked, take
+from niels_gpt.store.locks import locked, take
 
 
 @pytest.mark.parametrize("name", ["lock", "."])

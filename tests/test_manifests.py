@@ -24,7 +24,7 @@ from niels_gpt.errors import CacheError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
 from niels_gpt.scale.publish import publish
-from niels_gpt.storage.manifests import HASH_KEY, check_file_names, check_manifest_hash, with_manifest_hash
+from niels_gpt.store.manifests import HASH_KEY, check_file_names, check_manifest_hash, with_manifest_hash
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.test_bad_input import DATA, Niels, runner
 from tests.test_sft_cache_roundtrip import CHATS

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import StorageError
 from niels_gpt.sources.files.inputs import read_jsonl
-from niels_gpt.storage import remote, retries
-from niels_gpt.storage.remote import RangedFile, RemoteFile, download, size_at
+from niels_gpt.store import remote, retries
+from niels_gpt.store.remote import RangedFile, RemoteFile, download, size_at
 from tests.conftest import run_python
 from tests.hub import Fault, Hub, Repository
 
@@ -153,7 +153,7 @@ def test_a_store_that_fails_is_no_damaged_archive(ending: str, monkeypatch: pyte
 SCRIPT = """
 import sys
 from niels_gpt.sources.files.inputs import read_jsonl
-from niels_gpt.storage.remote import RemoteFile
+from niels_gpt.store.remote import RemoteFile
 print([record.value for record in read_jsonl(RemoteFile(sys.argv[1]))] == [{"n": n} for n in range(300)])
 """
 

@@ -11,7 +11,7 @@ import aiohttp
 from botocore.exceptions import ClientError
 from s3fs.errors import translate_boto_error
 
-from niels_gpt.storage import retries
+from niels_gpt.store import retries
 
 
 class Refused(OSError):

@@ -19,9 +19,9 @@ from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
 from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import DataError
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids
 from niels_gpt.samples import chats_file
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import ASST, EOT, SYS, USR, FakeTokenizer
 

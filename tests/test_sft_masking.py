@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.format.masks import IGNORE_INDEX, assistant_mask, spans_after
+from niels_gpt.store.masks import IGNORE_INDEX, assistant_mask, spans_after
 from tests.conftest import ASST, EOT, IDS, SYS, USR
 from tests.references import mask_reference
 

@@ -36,10 +36,10 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import HasHashedFiles
 from niels_gpt.sources.files.slices import Sliceable
 from niels_gpt.sources.rejections import BadRowLimit, Rejections
-from niels_gpt.storage.checksums import FileRecord
-from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.manifests import Manifest, with_manifest_hash
-from niels_gpt.storage.staging import StagedDirectory, rename_and_delete
+from niels_gpt.store.checksums import FileRecord
+from niels_gpt.store.files import json_bytes, write_atomic
+from niels_gpt.store.manifests import Manifest, with_manifest_hash
+from niels_gpt.store.staging import StagedDirectory, rename_and_delete
 
 
 @dataclass(frozen=True, kw_only=True)

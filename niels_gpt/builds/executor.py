@@ -33,7 +33,7 @@ from niels_gpt.ranges import UNIT_BYTES
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import SLICE_BYTES, Sliceable
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.storage.staging import rename_and_delete
+from niels_gpt.store.staging import rename_and_delete
 
 
 class Runner(Protocol):

@@ -29,7 +29,7 @@ from niels_gpt.renderers.images.loading import ImagePart, image_part, is_image, 
 from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
 from niels_gpt.renderers.kinds import CONTENT, Kind
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.storage.files import write_atomic
+from niels_gpt.store.files import write_atomic
 from niels_gpt.store.schema import PlacedImage
 
 INLINE = "inline"

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from niels_gpt.builds.encoder_protocol import CacheTokenizer, EncodedBatch, Rows, check_cache_tokenizer, check_ids
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches, characters, checked_conversations
-from niels_gpt.format.masks import assistant_mask
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
 from niels_gpt.messages import Conversation, weight_of
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.storage.manifests import tokenizer_sha256
+from niels_gpt.store.manifests import tokenizer_sha256
+from niels_gpt.store.masks import assistant_mask
 
 
 class SentinelEncoder:

@@ -35,9 +35,9 @@ from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.progress import Progress
 from niels_gpt.sources.base import HasHashedFiles
 from niels_gpt.sources.files.slices import Slice, Sliceable
-from niels_gpt.storage.files import json_bytes, read_file, write_atomic
-from niels_gpt.storage.manifests import read_manifest
-from niels_gpt.storage.staging import real_path, rename_and_delete, staging_path
+from niels_gpt.store.files import json_bytes, read_file, write_atomic
+from niels_gpt.store.manifests import read_manifest
+from niels_gpt.store.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"
 LISTING_NAME: Final = "slices.jsonl"

@@ -38,9 +38,9 @@ from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, 
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import Slice, Sliceable
 from niels_gpt.sources.rejections import ALL, Rejections
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import HashedWriter, json_bytes, map_array, read_file, sync_directory, write_atomic
-from niels_gpt.storage.manifests import (
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.files import HashedWriter, json_bytes, map_array, read_file, sync_directory, write_atomic
+from niels_gpt.store.manifests import (
     check_file_records,
     check_keys,
     check_manifest_hash,

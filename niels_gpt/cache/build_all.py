@@ -53,9 +53,9 @@ from niels_gpt.sources.hub_corpora import HubSource
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.locks import locked
-from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
+from niels_gpt.store.files import json_bytes, write_atomic
+from niels_gpt.store.locks import locked
+from niels_gpt.store.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
 REPORT_NAME = "build_report.json"

@@ -54,7 +54,7 @@ from niels_gpt.messages import Conversation, check_text
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.sources.files.inputs import Document, Rejected
-from niels_gpt.storage.manifests import tokenizer_sha256
+from niels_gpt.store.manifests import tokenizer_sha256
 from niels_gpt.store.schema import EXAMPLES, STREAM
 from niels_gpt.store.writer import SplitWriter
 

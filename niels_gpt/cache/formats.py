@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from niels_gpt.errors import CacheError, UsageError, shown, storage_errors
-from niels_gpt.storage.manifests import REPAIR
+from niels_gpt.store.manifests import REPAIR
 
 FORMAT_VERSION: Final = 1
 SPLITS: Final = ("train", "val")

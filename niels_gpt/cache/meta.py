@@ -28,9 +28,9 @@ from niels_gpt.cache.formats import (
     tokens_name,
 )
 from niels_gpt.errors import CacheError, Mismatch, shown, storage_errors
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import json_bytes, map_array, write_atomic
-from niels_gpt.storage.manifests import (
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.files import json_bytes, map_array, write_atomic
+from niels_gpt.store.manifests import (
     COUNT,
     COUNTS,
     IDS,

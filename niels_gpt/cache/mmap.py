@@ -17,8 +17,8 @@ from niels_gpt.cache.formats import SPLITS, TOKEN_DTYPES, index_header, index_na
 from niels_gpt.cache.meta import has_checksums, open_meta
 from niels_gpt.errors import CacheError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.files import map_array
-from niels_gpt.storage.manifests import REPAIR, verify_files
+from niels_gpt.store.files import map_array
+from niels_gpt.store.manifests import REPAIR, verify_files
 
 INDEX_PROBES = 1 << 16  # entries of an index that are checked when it is opened
 VERIFY_TOKENS = 1 << 22  # tokens per step of a verification

@@ -19,8 +19,8 @@ from niels_gpt.format.collate import (
     padded_inputs_and_targets,
     to_device,
 )
-from niels_gpt.format.masks import IGNORE_INDEX, spans_after
 from niels_gpt.ranges import BATCH_SIZE, LENGTH, TOKEN_ID
+from niels_gpt.store.masks import IGNORE_INDEX, spans_after
 
 if TYPE_CHECKING:
     import torch

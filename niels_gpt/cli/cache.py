@@ -59,7 +59,7 @@ from niels_gpt.cli.terminal import (
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.storage.manifests import HASH_KEY, NO_HASH
+from niels_gpt.store.manifests import HASH_KEY, NO_HASH
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from niels_gpt.cli.terminal import table_of
 from niels_gpt.errors import EXTRA_OF_LIBRARY
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.terminal_view import show_view
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.progress import Progress
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 
 VOCAB_SIZE = 2000  # small, because SentencePiece refuses more pieces than a text gives

@@ -29,7 +29,7 @@ from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, mu
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.storage.files import write_atomic
+from niels_gpt.store.files import write_atomic
 from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:

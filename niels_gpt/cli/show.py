@@ -34,8 +34,8 @@ from niels_gpt.cli.options import (
 from niels_gpt.cli.paths import CHAT_SUFFIXES, must_exist
 from niels_gpt.cli.terminal import out, print_json, print_line
 from niels_gpt.errors import UsageError
-from niels_gpt.storage.manifests import no_such_directory
-from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file
+from niels_gpt.store.manifests import no_such_directory
+from niels_gpt.store.remote import AnyFile, RemoteFile, as_file
 
 if TYPE_CHECKING:
     from niels_gpt.explorer.example import ExampleView

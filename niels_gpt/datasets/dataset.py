@@ -14,7 +14,7 @@ from niels_gpt.datasets.rows import Split, TokenText
 from niels_gpt.datasets.stream import DocumentSplit
 from niels_gpt.episodes.format import INDEX_NAME, TOKENS_NAME, is_episode_indexed_dataset, open_manifest
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.storage.manifests import no_such_directory, tokenizer_sha256
+from niels_gpt.store.manifests import no_such_directory, tokenizer_sha256
 from niels_gpt.token_display import (
     PREVIEW_TOKENS,
     TokenRow,

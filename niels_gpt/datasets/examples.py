@@ -15,7 +15,7 @@ from niels_gpt.datasets.rows import Array, Int64s, Rows, Split, cache_fingerprin
 from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.rows import check_binary_masks
 from niels_gpt.errors import CacheError
-from niels_gpt.format.masks import spans_after
+from niels_gpt.store.masks import spans_after
 
 
 class ExampleSplit(Split):
@@ -78,7 +78,7 @@ class ExampleSplit(Split):
 
 
 def weights_by_sentinels(ids: Array, lengths: Int64s, special: Mapping[str, int]) -> npt.NDArray[np.uint8]:
-    """The weights that loaders derive from sentinels (`format.masks.assistant_mask`), row by row.
+    """The weights that loaders derive from sentinels (`store.masks.assistant_mask`), row by row.
 
     A break is put after each row, so that no span runs on into the next::
 

@@ -23,8 +23,8 @@ from niels_gpt.doctor.rows import Bools, Int64s, TokenRows
 from niels_gpt.doctor.slices import Arrow, decoded, unpacked
 from niels_gpt.doctor.token_files import Concatenated
 from niels_gpt.errors import UsageError
-from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.store.masks import IGNORE_INDEX, MASK_COLUMNS
 
 IDS: Final = ("input_ids", "tokens")
 TRAINED: Final = ("labels", *MASK_COLUMNS)  # any of them says what is trained

@@ -36,7 +36,7 @@ from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
 from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.rows.preference_rows import FORMS, detect_form
-from niels_gpt.storage.remote import AnyFile, RemoteFile
+from niels_gpt.store.remote import AnyFile, RemoteFile
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 

@@ -30,10 +30,10 @@ from niels_gpt.doctor.rules.tokenizers import served_and_missing
 from niels_gpt.doctor.slices import decoded
 from niels_gpt.doctor.view import Scope, TurnMasks, View, without_empty_thoughts
 from niels_gpt.errors import UsageError
-from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.inputs import Rejected
-from niels_gpt.storage.files import atomic_file, write_atomic
+from niels_gpt.store.files import atomic_file, write_atomic
+from niels_gpt.store.masks import IGNORE_INDEX, MASK_COLUMNS
 
 # Rules whose finding is a wrong mask, which is repaired to what the model samples.
 OF_MASKS: Final = (

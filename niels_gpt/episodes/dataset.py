@@ -40,7 +40,7 @@ from niels_gpt.episodes.shards import (
     window_shards,
 )
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.storage.manifests import Manifest
+from niels_gpt.store.manifests import Manifest
 
 
 class EpisodeSplit:

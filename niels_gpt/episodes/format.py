@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.errors import CacheError, UsageError, storage_errors
-from niels_gpt.storage.manifests import (
+from niels_gpt.store.manifests import (
     COUNTS,
     IDS,
     TEXT,

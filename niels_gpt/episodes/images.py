@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.format import IMAGE_PATHS_NAME, IMAGES_NAME
 from niels_gpt.errors import CacheError
-from niels_gpt.storage.files import map_array
+from niels_gpt.store.files import map_array
 from niels_gpt.store.schema import IMAGE
 
 Arrays = Mapping[str, npt.NDArray[Any]]

@@ -47,7 +47,7 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.ranges import check_flag
 from niels_gpt.required_torch import torch
-from niels_gpt.storage.shard_cache import ShardCache
+from niels_gpt.store.shard_cache import ShardCache
 
 _log = logging.getLogger("niels_gpt.episodes")
 

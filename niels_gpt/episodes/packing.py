@@ -27,7 +27,7 @@ from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.index_sets import CHUNK, IndexSet, Int64s, Span, between, digest, in_chunks
 from niels_gpt.errors import Mismatch, StorageError, storage_errors
 from niels_gpt.format.packing import PackPlan, pack
-from niels_gpt.storage.files import atomic_file, remove_abandoned
+from niels_gpt.store.files import atomic_file, remove_abandoned
 
 PLANS_FOLDER = "packing"
 PLAN_VERSION = 3  # part of the name: raise it whenever the same data may get another plan

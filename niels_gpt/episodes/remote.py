@@ -5,7 +5,7 @@ Opening a published dataset fetches its manifest and indexes, into a directory t
     CACHE_DIR/datasets/chats-3f2a9c41d0b7e852/episodes.json
     CACHE_DIR/datasets/chats-3f2a9c41d0b7e852/train/shard_00000/episodes.idx
 
-Tokens, masks and segment ids come later, shard by shard: see `storage.shard_cache`. A pretraining cache has a
+Tokens, masks and segment ids come later, shard by shard: see `store.shard_cache`. A pretraining cache has a
 `meta.json` in place of `episodes.json`, and no indexes.
 """
 
@@ -29,12 +29,12 @@ from niels_gpt.episodes.format import (
     checked_manifest,
 )
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.storage.files import write_atomic
-from niels_gpt.storage.locks import locked
-from niels_gpt.storage.manifests import Manifest, check_manifest_hash
-from niels_gpt.storage.remote import copy_file, plain_name
-from niels_gpt.storage.remote_manifests import find_manifest
-from niels_gpt.storage.shard_cache import ShardCache, StoredFile, size_of
+from niels_gpt.store.files import write_atomic
+from niels_gpt.store.locks import locked
+from niels_gpt.store.manifests import Manifest, check_manifest_hash
+from niels_gpt.store.remote import copy_file, plain_name
+from niels_gpt.store.remote_manifests import find_manifest
+from niels_gpt.store.shard_cache import ShardCache, StoredFile, size_of
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
 INDEX_THREADS: Final = 8

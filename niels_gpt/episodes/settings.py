@@ -24,8 +24,8 @@ from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown, without_
 from niels_gpt.format.collate import checked_device
 from niels_gpt.ranges import RANK, TOKEN_ID, VOCAB_SIZE, WORLD_SIZE
 from niels_gpt.required_torch import torch
-from niels_gpt.storage.manifests import tokenizer_sha256
-from niels_gpt.storage.shard_cache import ShardCache
+from niels_gpt.store.manifests import tokenizer_sha256
+from niels_gpt.store.shard_cache import ShardCache
 
 MODES: Final = ("token_stream", "sft_episode")
 

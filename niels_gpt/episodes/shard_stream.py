@@ -8,7 +8,7 @@ A schedule with windows of shards says which shards the next rows are in::
                                                     cache is large, those of the windows after it
     batch at the end of a window: both are mapped
 
-Each process has its own stream. What they have downloaded they share: see `storage.shard_cache`.
+Each process has its own stream. What they have downloaded they share: see `store.shard_cache`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from niels_gpt.episodes.order.order import Order
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.errors import UsageError
-from niels_gpt.storage.shard_cache import ShardCache, StoredFile
+from niels_gpt.store.shard_cache import ShardCache, StoredFile
 
 FETCHERS = 8  # files that are downloaded at a time; most of the time one waits for the store
 MOST_AHEAD = 2 * FETCHERS  # shards that are downloaded before their window is the next one

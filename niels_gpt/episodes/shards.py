@@ -39,9 +39,9 @@ from niels_gpt.episodes.format import (
 from niels_gpt.episodes.images import ImageIndex, open_images
 from niels_gpt.episodes.remote import StreamedDataset
 from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.storage.manifests import Manifest
-from niels_gpt.storage.shard_cache import ShardCache, StoredFile
+from niels_gpt.store.manifests import Manifest
 from niels_gpt.store.schema import MASK_DTYPES, SEGMENT_DTYPES
+from niels_gpt.store.shard_cache import ShardCache, StoredFile
 
 Remote = tuple[ShardCache, dict[str, StoredFile]]  # where the files of a shard are stored, and by name which they are
 

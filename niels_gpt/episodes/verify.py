@@ -29,7 +29,7 @@ from niels_gpt.errors import CacheError
 from niels_gpt.format.packing import pack
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import VOCAB_SIZE
-from niels_gpt.storage.manifests import Manifest, verify_files
+from niels_gpt.store.manifests import Manifest, verify_files
 
 CHUNK = VERIFY_TOKENS  # tokens that are checked at a time
 

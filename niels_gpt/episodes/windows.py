@@ -19,7 +19,7 @@ from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.remote import is_url, open_streamed
 from niels_gpt.episodes.settings import Dirs
 from niels_gpt.errors import UsageError
-from niels_gpt.storage.shard_cache import ShardCache
+from niels_gpt.store.shard_cache import ShardCache
 
 # The options of the loader of episodes that windows have, too; others name what windows lack: masks, texts, packing.
 ORDER: Final = (

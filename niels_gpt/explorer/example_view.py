@@ -19,9 +19,9 @@ from niels_gpt.episodes.format import require_episodes
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.example import Bools, ExampleView, Ints, TokenColumns
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import describe_completion
 from niels_gpt.ranges import BLOCK_SIZE, LENGTH
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.token_display import CONTEXT, PADDING, SCAFFOLD, TRAINED
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Facts
-from niels_gpt.storage.checksums import FileRecord
+from niels_gpt.store.checksums import FileRecord
 
 SHARD_TOKENS = 1 << 27
 

@@ -28,7 +28,7 @@ from niels_gpt.export.formats import Format, Settings
 from niels_gpt.export.rows import Int64s, Rows, padded
 from niels_gpt.export.source import Facts
 from niels_gpt.export.writers import ParquetFile
-from niels_gpt.storage.checksums import FileRecord
+from niels_gpt.store.checksums import FileRecord
 
 FILE_NAMES = {"train": "training", "val": "validation"}
 ROW_GROUP = 500  # rows

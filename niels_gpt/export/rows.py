@@ -14,7 +14,7 @@ import numpy.typing as npt
 from niels_gpt.datasets import gather
 from niels_gpt.errors import UsageError
 from niels_gpt.format.fitting import without_cut_turn
-from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.store.masks import IGNORE_INDEX
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

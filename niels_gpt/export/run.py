@@ -27,10 +27,10 @@ from niels_gpt.export.source import (
 )
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.checksums import FileRecord
-from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.manifests import with_manifest_hash
-from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.store.checksums import FileRecord
+from niels_gpt.store.files import json_bytes, write_atomic
+from niels_gpt.store.manifests import with_manifest_hash
+from niels_gpt.store.staging import StagedDirectory
 
 MANIFEST_NAME = "export.json"
 README_NAME = "README.md"

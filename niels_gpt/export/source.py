@@ -15,7 +15,7 @@ from niels_gpt.episodes.format import require_plain_episodes
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.manifests import verify_files
+from niels_gpt.store.manifests import verify_files
 
 PORTION_TOKENS = 1 << 20
 

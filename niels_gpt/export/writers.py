@@ -21,8 +21,8 @@ import numpy.typing as npt
 from niels_gpt.errors import storage_errors
 from niels_gpt.export.rows import Int64s
 from niels_gpt.extras import check_library
-from niels_gpt.storage.checksums import FileRecord, file_record
-from niels_gpt.storage.files import HashedWriter
+from niels_gpt.store.checksums import FileRecord, file_record
+from niels_gpt.store.files import HashedWriter
 
 CHUNK = 1 << 17  # numbers of a spool that are read at once: 1 MB
 

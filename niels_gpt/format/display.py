@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
-from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.token_display import (
     PREVIEW_TOKENS,
     Spelling,

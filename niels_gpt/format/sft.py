@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.format.masks import IGNORE_INDEX, assistant_mask
 from niels_gpt.messages import ChatExample, Message, normalise
 from niels_gpt.ranges import BATCH_SIZE, LENGTH
+from niels_gpt.store.masks import IGNORE_INDEX, assistant_mask
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, Ids, Lengths, encode_ordinary, sentinel_ids
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, as_ids, by_split, map_file, require
-from niels_gpt.storage.files import map_array, map_npy
+from niels_gpt.store.files import map_array, map_npy
 
 PORTION_TOKENS = 1 << 20
 NO_ID = 1 << 32  # in no file, since ids have at most 32 bits: nothing ends documents

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import InputError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.manifests import (
+from niels_gpt.store.manifests import (
     IDS,
     OBJECT,
     REPAIR,

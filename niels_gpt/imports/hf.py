@@ -14,8 +14,8 @@ import numpy.typing as npt
 from niels_gpt.errors import InputError
 from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.extras import check_library
-from niels_gpt.format.masks import IGNORE_INDEX, MASK_COLUMNS
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, all_or_none, as_ids, by_split, require
+from niels_gpt.store.masks import IGNORE_INDEX, MASK_COLUMNS
 
 BATCH_ROWS = 1024
 TRAINED = ("labels", *MASK_COLUMNS)  # labels decide; without them all masks together

@@ -26,7 +26,7 @@ from niels_gpt.imports.formats import (
     require,
     rows_from,
 )
-from niels_gpt.storage.files import map_array
+from niels_gpt.store.files import map_array
 
 # Megatron's codes of integer dtypes.
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}

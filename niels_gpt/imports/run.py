@@ -31,8 +31,8 @@ from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.storage.manifests import read_manifest
-from niels_gpt.storage.staging import check_target_free, real_path
+from niels_gpt.store.manifests import read_manifest
+from niels_gpt.store.staging import check_target_free, real_path
 
 FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, TOKENS)}
 

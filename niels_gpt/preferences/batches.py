@@ -22,9 +22,9 @@ from niels_gpt.episodes.order.order import EMPTY, Order, every_row
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.format.collate import TensorFields
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.preferences.dataset import PreferenceSplit
 from niels_gpt.required_torch import torch
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.store.schema import COMPLETION
 
 

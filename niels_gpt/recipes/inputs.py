@@ -45,10 +45,10 @@ from niels_gpt.sources.curation.filters import Filtered, RowCheck
 from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.sources.files.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import json_bytes, read_file, write_atomic
-from niels_gpt.storage.manifests import HASH_KEY
-from niels_gpt.storage.staging import StagedDirectory, recover_interrupted
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.files import json_bytes, read_file, write_atomic
+from niels_gpt.store.manifests import HASH_KEY
+from niels_gpt.store.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece
 

@@ -36,8 +36,8 @@ from niels_gpt.recipes.lock import Lock, lock_path, write_lock
 from niels_gpt.recipes.reading import LoadedRecipe
 from niels_gpt.recipes.schema import ExportTable
 from niels_gpt.sources.rejections import REJECTED_NAME
-from niels_gpt.storage.files import json_bytes
-from niels_gpt.storage.manifests import (
+from niels_gpt.store.files import json_bytes
+from niels_gpt.store.manifests import (
     OBJECT,
     check_fields,
     check_file_records,

@@ -11,7 +11,7 @@ from typing import Any
 from niels_gpt.renderers.families.all_families import FAMILIES
 from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP, MODEL_TYPES
 from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES, TEMPLATE_MODELS
-from niels_gpt.storage.files import read_file
+from niels_gpt.store.files import read_file
 from niels_gpt.tokenizer.hf import MODEL_CONFIG_NAME, TOKENIZER_NAME, parsed
 from niels_gpt.tokenizer.load import is_sentencepiece
 

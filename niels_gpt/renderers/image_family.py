@@ -23,7 +23,7 @@ from niels_gpt.renderers.images.loading import ImagePart, image_part
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, MultiModalData, ProcessedImage, no_processor
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.storage.files import read_file
+from niels_gpt.store.files import read_file
 from niels_gpt.tokenizer.pieces import token_id_list
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from niels_gpt.errors import CacheError, OutputExists, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.scale.publish import MANIFEST_NAMES
-from niels_gpt.storage.files import remove_abandoned, sync_directory, write_atomic
-from niels_gpt.storage.locks import locked
-from niels_gpt.storage.manifests import bytes_of, check_file_records, check_keys, check_manifest_hash, parse_manifest
-from niels_gpt.storage.remote import copy_file, file_system
-from niels_gpt.storage.remote_manifests import find_manifest
-from niels_gpt.storage.shard_cache import size_of
+from niels_gpt.store.files import remove_abandoned, sync_directory, write_atomic
+from niels_gpt.store.locks import locked
+from niels_gpt.store.manifests import bytes_of, check_file_records, check_keys, check_manifest_hash, parse_manifest
+from niels_gpt.store.remote import copy_file, file_system
+from niels_gpt.store.remote_manifests import find_manifest
+from niels_gpt.store.shard_cache import size_of
 
 
 def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:

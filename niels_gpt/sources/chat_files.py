@@ -30,7 +30,7 @@ from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.rows.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_at, unread_columns
 from niels_gpt.sources.rows.media_columns import refuse_media_columns
 from niels_gpt.sources.rows.provider_shapes import SHAPES
-from niels_gpt.storage.remote import AnyFile, RemoteFile, address, as_file
+from niels_gpt.store.remote import AnyFile, RemoteFile, address, as_file
 
 SAMPLED: Final = 100  # rows that are read to detect a format
 LABELS: Final = ("kto_tag", "label")  # of KTO: whether a completion is desirable

@@ -17,7 +17,7 @@ from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, exist
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.rows.preference_rows import FORMS, Preference, detect_form, to_preference
-from niels_gpt.storage.remote import AnyFile, address
+from niels_gpt.store.remote import AnyFile, address
 
 LOOKED_AT = 100  # rows of a file that are read to find its form
 MOST_COLUMNS = 12  # names of columns in a message

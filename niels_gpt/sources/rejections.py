@@ -26,8 +26,8 @@ from niels_gpt.errors import DataError, UsageError, shortened, shown, without_pa
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_BAD_ROWS
 from niels_gpt.sources.files.inputs import Rejected
-from niels_gpt.storage.checksums import FileRecord
-from niels_gpt.storage.files import HashedWriter
+from niels_gpt.store.checksums import FileRecord
+from niels_gpt.store.files import HashedWriter
 
 REJECTED_NAME = "rejected.jsonl"
 ALL: Final = "all"

@@ -38,7 +38,7 @@ from niels_gpt.sources.files.inputs import (
 from niels_gpt.sources.files.locations import files_of, hub_name
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
-from niels_gpt.storage.remote import AnyFile, as_file
+from niels_gpt.store.remote import AnyFile, as_file
 
 PART_BYTES = 4 * 1024 * 1024
 SEARCHED_SUFFIXES = (*TEXT_SUFFIXES, *JSONL_SUFFIXES, ".parquet")  # without .json, see the module docstring

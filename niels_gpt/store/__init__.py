@@ -1,5 +1,17 @@
-"""Stored datasets: columns of values per token or per row, in the three layouts of the documents.
+"""Stored datasets: columns of values per token or per row, in the three layouts of the documents; and files as such.
 
-schema     the columns and layouts: names of files, dtypes, records
-writer     `SplitWriter`: the files of one split of any layout
+::
+
+    schema.py         the columns and layouts: names of files, dtypes, records
+    writer.py         `SplitWriter`: the files of one split of any layout
+    manifests.py      the JSON file that is written last: its fields, its own hash, and the files that it lists
+    masks.py          which tokens are trained, from the sentinels among the ids of a row
+
+    files.py          one file: written aside, flushed, renamed;  staging.py: a directory likewise
+    locks.py          locks between processes, released however a process ends
+    checksums.py      size and sha256 of a file
+
+    remote.py         files at URLs, read by ranges;  remote_manifests.py: which manifest a dataset in a store has
+    retries.py        which requests to a store are repeated, how often, and after how long
+    shard_cache.py    files of remote datasets on this machine, bounded, shared by all processes
 """

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError, storage_errors
 from niels_gpt.extras import check_library
-from niels_gpt.storage.checksums import FileRecord, file_record
-from niels_gpt.storage.files import HashedWriter
+from niels_gpt.store.checksums import FileRecord, file_record
+from niels_gpt.store.files import HashedWriter
 from niels_gpt.store.schema import COLUMNS, IMAGE, METADATA_NAME, Layout, PlacedImage
 
 ROW_GROUP_ROWS: Final = 1 << 13  # of episodes.parquet

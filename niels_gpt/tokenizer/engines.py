@@ -28,7 +28,7 @@ import numpy as np
 from niels_gpt.errors import NielsError, TokenizerError, shown
 from niels_gpt.extras import check_library
 from niels_gpt.forks import GIGATOKEN, is_forked
-from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.store.files import json_bytes, write_atomic
 from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.hf import file_of
 from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, Ids, Positions, edges_of

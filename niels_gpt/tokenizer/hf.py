@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
-from niels_gpt.storage.files import json_bytes
+from niels_gpt.store.files import json_bytes
 
 TOKENIZER_NAME = "tokenizer.json"
 CONFIG_NAME = "tokenizer_config.json"

@@ -20,7 +20,7 @@ import numpy as np
 import sentencepiece
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
-from niels_gpt.storage.checksums import file_record
+from niels_gpt.store.checksums import file_record
 from niels_gpt.tokenizer.description import from_spaced
 from niels_gpt.tokenizer.hf import is_unicode
 from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, checked_ids, encode_strings_with

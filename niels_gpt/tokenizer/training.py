@@ -36,10 +36,10 @@ from niels_gpt.sources.files.inputs import (
     size_of,
 )
 from niels_gpt.sources.files.locations import files_of
-from niels_gpt.storage.checksums import FileRecord
-from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.remote import AnyFile
-from niels_gpt.storage.staging import StagedDirectory
+from niels_gpt.store.checksums import FileRecord
+from niels_gpt.store.files import json_bytes, write_atomic
+from niels_gpt.store.remote import AnyFile
+from niels_gpt.store.staging import StagedDirectory
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.hf import CONFIG_NAME, TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceTokenizer, load_sentencepiece

@@ -22,8 +22,8 @@ from typing import Any
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.format.collate import masked_targets
-from niels_gpt.format.masks import IGNORE_INDEX
 from niels_gpt.required_torch import torch
+from niels_gpt.store.masks import IGNORE_INDEX
 
 Fields = dict[str, Any]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.storage.checksums import file_record
+from niels_gpt.store.checksums import file_record
 
 GAP = 4_000_000_000  # an id that lies between episodes and must never be seen
 PAD = 99

@@ -15,7 +15,7 @@ import pytest
 
 from niels_gpt.errors import UsageError
 from niels_gpt.scale.fetch import fetch
-from niels_gpt.storage.shard_cache import PART
+from niels_gpt.store.shard_cache import PART
 from tests.conftest import REPOSITORY
 from tests.episodes.stores import FileServer
 from tests.episodes.test_store import (

@@ -25,10 +25,10 @@ from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.stream import GPTDataLoader
 from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
-from niels_gpt.storage import remote as remote_files
-from niels_gpt.storage import retries
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.shard_cache import ShardCache, StoredFile
+from niels_gpt.store import remote as remote_files
+from niels_gpt.store import retries
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.shard_cache import ShardCache, StoredFile
 from tests.conftest import REPOSITORY, run_python
 from tests.episodes.made import numbered, write_manifest, write_split
 from tests.episodes.stores import FileServer
@@ -228,7 +228,7 @@ def test_a_cache_that_several_processes_evict_from(store: FileServer, tmp_path: 
 
 USERS = """
 import hashlib, random, sys
-from niels_gpt.storage.shard_cache import ShardCache, StoredFile
+from niels_gpt.store.shard_cache import ShardCache, StoredFile
 cache, files, draw = ShardCache(sys.argv[1], int(sys.argv[2])), eval(sys.argv[3]), random.Random(sys.argv[4])
 for _ in range(60):
     file = draw.choice(files)

@@ -19,7 +19,7 @@ import niels_gpt as ng
 from niels_gpt.episodes import GPTEpisodeDataLoader, Sampling, WindowLoader
 from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
-from niels_gpt.storage.shard_cache import ShardCache
+from niels_gpt.store.shard_cache import ShardCache
 from tests.conftest import FakeTokenizer
 from tests.episodes.stores import FileServer
 from tests.export.sources import pretrain_cache, sft_cache

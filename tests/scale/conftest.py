@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes import EpisodeWriter
-from niels_gpt.storage.files import json_bytes, write_atomic
+from niels_gpt.store.files import json_bytes, write_atomic
 from tests.conftest import REPOSITORY
 from tests.scale.stores import s3_server
 

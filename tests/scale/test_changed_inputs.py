@@ -26,7 +26,7 @@ from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.storage.remote import ChangedWhileRead, RemoteFile
+from niels_gpt.store.remote import ChangedWhileRead, RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer, training
 from tests.conftest import FakeTokenizer
 from tests.scale.builds import build, units, write_chats, write_texts

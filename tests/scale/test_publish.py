@@ -21,8 +21,8 @@ from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, Outp
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.storage import files
-from niels_gpt.storage.remote import file_system
+from niels_gpt.store import files
+from niels_gpt.store.remote import file_system
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY, run_cli
 from tests.scale.builds import build, write_chats

@@ -19,7 +19,7 @@ from niels_gpt.errors import OutputExists
 from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.slices import Slice
-from niels_gpt.storage.staging import StagedDirectory, rename_and_delete
+from niels_gpt.store.staging import StagedDirectory, rename_and_delete
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import FakeTokenizer
 from tests.scale.builds import build, units, write_chats

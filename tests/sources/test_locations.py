@@ -13,7 +13,7 @@ from niels_gpt.errors import InputError, UsageError
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.storage.remote import address
+from niels_gpt.store.remote import address
 from tests.scale.stores import s3_server
 
 NAMES = ("b.jsonl", "a.txt", "deep/c.md", "deep/README.md", "deep/image.png", "x[1].txt")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import StorageError, TokenizerError, UsageError
-from niels_gpt.storage.checksums import file_record
+from niels_gpt.store.checksums import file_record
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SPECIAL_TOKENS, SentencePieceTokenizer, load_tokenizer
 
 # Text that is hard for a SentencePiece model: sentinels' spellings, its own marks, controls, many scripts.

@@ -12,7 +12,7 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
-from niels_gpt.format.masks import IGNORE_INDEX
+from niels_gpt.store.masks import IGNORE_INDEX
 
 RULES: Final = (
     Rule(

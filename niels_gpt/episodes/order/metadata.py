@@ -18,7 +18,7 @@ from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.extras import check_library
-from niels_gpt.storage.files import map_array
+from niels_gpt.store.files import map_array
 from niels_gpt.store.schema import COMPLETION
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from niels_gpt.episodes.dataset import EpisodeSplit, open_split
 from niels_gpt.episodes.index_sets import Span, in_chunks
 from niels_gpt.episodes.packing import group_rows, packing_plan
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
-from niels_gpt.storage.files import json_bytes, write_atomic
-from niels_gpt.storage.manifests import (
+from niels_gpt.store.files import json_bytes, write_atomic
+from niels_gpt.store.manifests import (
     COUNT,
     COUNTS,
     TEXT,

@@ -22,7 +22,7 @@ from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
-from niels_gpt.storage.remote import AnyFile
+from niels_gpt.store.remote import AnyFile
 
 TEXTS_AT_ONCE: Final = 2000
 WORDS: Final = 13  # consecutive words, as the decontamination of GPT-3 and many after it

@@ -31,7 +31,7 @@ from niels_gpt.ranges import NGRAM_WORDS
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.curation.filters import Reason
 from niels_gpt.sources.curation.ngrams import Groups, MinHashes, minhashes_of
-from niels_gpt.storage.files import HashedWriter, map_npy
+from niels_gpt.store.files import HashedWriter, map_npy
 
 ROWS_AT_ONCE: Final = 1024
 LIST_NAME: Final = "left_out.jsonl"

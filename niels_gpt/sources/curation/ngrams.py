@@ -38,7 +38,7 @@ from niels_gpt.extras import check_library
 from niels_gpt.messages import Message
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.curation.filters import texts_of
-from niels_gpt.storage.files import allocate
+from niels_gpt.store.files import allocate
 
 # Characters of scripts without spaces: Chinese, Japanese, Korean; Thai, Lao, Burmese, Khmer.
 _SPACELESS: Final = re.compile(

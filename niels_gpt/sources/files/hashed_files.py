@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.inputs import existing_file, reading, size_of
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.remote import AnyFile, ChangedWhileRead, RemoteFile
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.remote import AnyFile, ChangedWhileRead, RemoteFile
 
 Row = TypeVar("Row")
 

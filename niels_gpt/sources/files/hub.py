@@ -17,7 +17,7 @@ from typing import Any
 from niels_gpt.errors import SourceError
 from niels_gpt.extras import check_library
 from niels_gpt.sources.files.inputs import ReadProgress
-from niels_gpt.storage.retries import repeated
+from niels_gpt.store.retries import repeated
 
 TIMEOUT_SECONDS = 30.0
 THREAD_SECONDS = 0.25  # see `_closing`

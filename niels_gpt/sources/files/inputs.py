@@ -21,7 +21,7 @@ from typing import IO, Any, Final, cast, overload
 
 from niels_gpt.errors import InputError, MessageError, StorageError, storage_errors
 from niels_gpt.extras import check_library
-from niels_gpt.storage.remote import AnyFile, RemoteFile, remote_errors
+from niels_gpt.store.remote import AnyFile, RemoteFile, remote_errors
 from niels_gpt.unique_keys import UNIQUE_KEYS
 
 TEXT_SUFFIXES = (".txt", ".md", ".markdown")

@@ -16,8 +16,8 @@ from typing import Final
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import expand
-from niels_gpt.storage.remote import AnyFile, RemoteFile, as_file, file_system, remote_errors, size_at
-from niels_gpt.storage.retries import repeated
+from niels_gpt.store.remote import AnyFile, RemoteFile, as_file, file_system, remote_errors, size_at
+from niels_gpt.store.retries import repeated
 
 HUB_FORM: Final = "hf://datasets/OWNER/NAME[@REVISION][/PATTERN]"
 CARD: Final = "README.md"  # of a data set, which describes it and is none of its texts

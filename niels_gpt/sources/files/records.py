@@ -27,7 +27,7 @@ from niels_gpt.sources.files.inputs import (
     read_jsonl,
     size_of,
 )
-from niels_gpt.storage.remote import AnyFile, RemoteFile
+from niels_gpt.store.remote import AnyFile, RemoteFile
 from niels_gpt.unique_keys import UNIQUE_KEYS
 
 RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")

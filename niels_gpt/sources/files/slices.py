@@ -31,7 +31,7 @@ from niels_gpt.sources.files.inputs import (
 )
 from niels_gpt.sources.files.records import is_array, open_parquet, parquet_records, read_records
 from niels_gpt.sources.rows.preference_rows import Preference
-from niels_gpt.storage.remote import AnyFile, address
+from niels_gpt.store.remote import AnyFile, address
 
 SLICE_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 20

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from niels_gpt.errors import StorageError, without_passwords
-from niels_gpt.storage.manifests import is_whole
-from niels_gpt.storage.remote import DAMAGED_READS, read_small
-from niels_gpt.storage.retries import in_short, is_refusal
+from niels_gpt.store.manifests import is_whole
+from niels_gpt.store.remote import DAMAGED_READS, read_small
+from niels_gpt.store.retries import in_short, is_refusal
 
 MOST_MANIFEST_BYTES: Final = 512 << 20  # they are read into memory before anything of them is known
 
-_log = logging.getLogger("niels_gpt.storage")
+_log = logging.getLogger("niels_gpt.store")
 
 
 def find_manifest(url: str, names: Sequence[str]) -> tuple[str, bytes] | None:

@@ -29,8 +29,8 @@ from typing import Any, Final
 
 from niels_gpt.errors import CacheError, UsageError, shown, without_passwords
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import read_file
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.files import read_file
 
 HASH_KEY: Final = "manifest_sha256"
 NO_HASH: Final = (

@@ -27,9 +27,9 @@ import numpy.typing as npt
 
 from niels_gpt import ranges
 from niels_gpt.errors import UsageError, storage_errors
-from niels_gpt.storage.files import allocate
-from niels_gpt.storage.locks import locked
-from niels_gpt.storage.remote import download
+from niels_gpt.store.files import allocate
+from niels_gpt.store.locks import locked
+from niels_gpt.store.remote import download
 
 MAX_BYTES = 100 << 30
 PART = ".part"

@@ -1,7 +1,7 @@
 """Writes files so that they are complete or do not exist; reads and maps them.
 
 A file is written under a temporary name, flushed to the disk, then renamed. A reader can trust what it finds under the
-final name, whatever was killed when. (Directories: `storage.staging`.) Sizes and checksums are computed during the
+final name, whatever was killed when. (Directories: `store.staging`.) Sizes and checksums are computed during the
 write, so they cost no second read.
 
 ::
@@ -30,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError, OutputExists, StorageError, storage_errors
-from niels_gpt.storage import locks
-from niels_gpt.storage.checksums import COPY_BYTES, Checksums, FileRecord
+from niels_gpt.store import locks
+from niels_gpt.store.checksums import COPY_BYTES, Checksums, FileRecord
 
 _TEMPORARY = ".niels.tmp"  # the suffix of unfinished files
 

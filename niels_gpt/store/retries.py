@@ -27,7 +27,7 @@ _PASSING_STATUS: Final = (408, 429, 500, 502, 503, 504)  # of a busy or restarti
 _REFUSING_STATUS: Final = (401, 403)
 # Of this machine's file system: a path that leads in circles, to a socket, or is too long.
 _FINAL: Final = (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)
-_log = logging.getLogger("niels_gpt.storage")
+_log = logging.getLogger("niels_gpt.store")
 
 
 def repeated(call: Callable[[], T], after_failure: Callable[[], None] = lambda: None, *, name: str = "") -> T:

@@ -21,8 +21,8 @@ from pathlib import Path
 from types import TracebackType
 
 from niels_gpt.errors import OutputExists, StorageError, storage_errors
-from niels_gpt.storage import locks
-from niels_gpt.storage.files import sync_directory
+from niels_gpt.store import locks
+from niels_gpt.store.files import sync_directory
 
 
 def real_path(target: Path) -> Path:

@@ -2,7 +2,7 @@
 
 Whether a file exists is always asked by its name, never by a listing: the listing of a bucket may be out of date.
 
-Files are read by ranges of bytes (`RangedFile`), each of which is repeated alone if it fails (`storage.retries`), so a
+Files are read by ranges of bytes (`RangedFile`), each of which is repeated alone if it fails (`store.retries`), so a
 read goes on where it stopped. `download` compares the sha256 at the end, and reads a damaged file again. What does not
 succeed is an error that names the file and the last failure.
 """
@@ -33,9 +33,9 @@ from niels_gpt.errors import (
 )
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.storage.checksums import file_record
-from niels_gpt.storage.files import atomic_file
-from niels_gpt.storage.retries import in_short, is_missing, is_refusal, repeated
+from niels_gpt.store.checksums import file_record
+from niels_gpt.store.files import atomic_file
+from niels_gpt.store.retries import in_short, is_missing, is_refusal, repeated
 
 READ_BYTES = 8 << 20  # bytes per request; large, because each request to a bucket costs a round trip
 READ_SECONDS = 60.0  # without a byte, after which a request to a web server has failed; other libraries have their own
@@ -45,7 +45,7 @@ _COMMIT = re.compile(r"hf://[^@]+@[0-9a-f]{40}/")
 MOST_NAME = 100  # bytes of a directory's name that come from a URL; of the 255 that it may have, suffixes need 56
 DAMAGED_READS = 3  # of a whole file; after three, the store itself must have the damaged bytes
 
-_log = logging.getLogger("niels_gpt.storage")
+_log = logging.getLogger("niels_gpt.store")
 
 
 @dataclass(frozen=True)
