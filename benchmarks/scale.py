@@ -59,6 +59,7 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     from niels_gpt.builds.conversation_encoders import as_encoder
     from niels_gpt.builds.conversations import ConversationTask
     from niels_gpt.builds.executor import LocalRunner, UnitExecutor, pickled_job
+    from niels_gpt.builds.tasks import Chunk
     from niels_gpt.builds.units import Unit, UnitTask, build_unit
     from niels_gpt.episodes import build_episodes
     from niels_gpt.renderers.registry import RendererOptions
@@ -80,11 +81,12 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     units = [Unit(unit_task.path) for unit_task in unit_tasks]
     tokens = sum(unit.tokens for unit in units)
     built = sum(unit.tokens for unit in units[1:])
+    rows = sum(len(part.lengths) for unit in units[1:] for part in unit.contents() if isinstance(part, Chunk))
     yield "tokens in a conversation", tokens / ROWS, "tokens"
     yield "input for a token", size / tokens, "bytes"
     yield "units: tokens for a core", built / seconds, "tokens/s"
-    yield "units: conversations for a core", sum(unit.rows for unit in units[1:]) / seconds, "/s"
-    unit_files = [path for unit_task in unit_tasks for path in unit_task.path.iterdir()]
+    yield "units: conversations for a core", rows / seconds, "/s"
+    unit_files = [unit_task.path for unit_task in unit_tasks]
     yield "units for a token, until the end", sum(path.stat().st_size for path in unit_files) / tokens, "bytes"
 
     def build(out: str, executor: UnitExecutor) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from niels_gpt.builds.units import _Lines
 from niels_gpt.store.files import HashedWriter
 
 REPOSITORY = Path(__file__).parents[1]
@@ -65,6 +66,14 @@ def _step_around_writes(step: Callable[[], None]) -> None:
         step()
 
     HashedWriter.write = counted  # type: ignore[method-assign]
+    in_units = _Lines.write
+
+    def counted_in_units(self: _Lines, data: bytes | memoryview) -> None:
+        step()
+        in_units(self, data)
+        step()
+
+    _Lines.write = counted_in_units  # type: ignore[method-assign]
 
 
 def _step_after_creations(step: Callable[[], None], below: str) -> None:

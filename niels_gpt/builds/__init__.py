@@ -9,8 +9,7 @@
     executor.py                 where it runs: a source is built in units
     pool.py                       worker processes of this machine
     ray_executor.py               a Ray cluster
-    units.py                    a finished piece of a build on disk: built, checked, read
-    unit_folder.py              all units of a build: prepared, retained, deleted; the list of slices
+    units.py                    the finished pieces of a build on disk: built, checked, read, retained, deleted
     rows.py                   checks of rows before they are encoded, and batches of similar size
     conversations.py          the task that encodes conversations, by one of
     conversation_encoders.py    the encoder for what a caller has: `as_encoder`

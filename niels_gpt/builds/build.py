@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypedDict, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds import unit_folder
+from niels_gpt.builds import units
 from niels_gpt.builds.changes import report_changes
 from niels_gpt.builds.executor import IN_THIS_PROCESS, UnitExecutor
 from niels_gpt.builds.finished import already_built
@@ -139,7 +139,7 @@ def write_dataset(
         StorageError: the disk refused. Whatever is raised, `out` is as it was before.
     """
     if not options.overwrite and already_built(out, recipe, options.progress, manifest=kind.manifest, check=kind.check):
-        unit_folder.delete_all(out)  # those that a killed process left beside the finished build
+        units.delete_all(out)  # those that a killed process left beside the finished build
         return
     with Build(out, recipe, options, manifest=kind.manifest) as build:
         writers = {name: build.add(writer) for name, writer in open_writers(build.path).items()}
@@ -147,7 +147,7 @@ def write_dataset(
         build.close_writers()
         totals = {f"{name}_{kind.counted}": counts[kind.counted] for name, counts in splits.items()}
         if not sum(totals.values()):
-            rename_and_delete(unit_folder.units_path(out))  # they hold nothing either
+            rename_and_delete(units.units_path(out))  # they hold nothing either
             dropped = dict(build.rejections.dropped) or "none"
             raise DataError(f"{out}: the input holds no {kind.row}, so nothing was written; rows left out: {dropped}")
         build.finish(totals, splits)
@@ -313,6 +313,6 @@ class Build:
         if not self._in_units:
             return
         if error is None:
-            unit_folder.delete_all(self._out)
+            units.delete_all(self._out)
         else:  # Ctrl-C too must not lose finished units
-            unit_folder.retain_or_delete(self._out, self._recipe, self._options.progress)
+            units.retain_or_delete(self._out, self._recipe, self._options.progress)

@@ -4,9 +4,9 @@
 
     source --slices--> UnitTasks --Runner--> units, finished in any order
                                                |
-              split and files <-- chunks <-- checked one by one, in order
+              split and files <-- chunks <-- read one by one, in order
 
-A unit is finished when its directory has its final name, see `units.py`. A build that dies leaves its finished units,
+A unit is finished when its file has its final name, see `units.py`. A build that dies leaves its finished units,
 and the next build of the same recipe makes only the others. Units are read in order and contain nothing that depends on
 where the input was cut, so the output does not depend on the units.
 
@@ -23,17 +23,16 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from niels_gpt import ranges
-from niels_gpt.builds import unit_folder
+from niels_gpt.builds import units
 from niels_gpt.builds.pool import built_in_order
 from niels_gpt.builds.tasks import Chunk, ReadsFiles, Task
-from niels_gpt.builds.units import Unit, UnitTask, build_unit, is_finished
-from niels_gpt.errors import DataError, StorageError, UsageError
+from niels_gpt.builds.units import Unit, UnitTask, build_unit
+from niels_gpt.errors import DataError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import UNIT_BYTES
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import SLICE_BYTES, Sliceable
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.store.staging import rename_and_delete
 
 
 class Runner(Protocol):
@@ -128,18 +127,17 @@ class UnitExecutor:
         """
         # Once, here: all workers must read the same files, commit and format, and finding these may take requests.
         source = source.resolved()
-        folder = unit_folder.prepare(out, recipe, self.slice_bytes, progress)
+        folder = units.prepare(out, recipe, self.slice_bytes, progress)
+        earlier = {path.name for path in folder.glob(units.FINISHED)}
         # Lazy: to find the slices the input is read, while the runner builds the first units.
-        unit_tasks = (
-            _without_outdated(task, UnitTask(number, part, folder), progress)
-            for number, part in enumerate(unit_folder.listed(folder, source, self.slice_bytes))
-        )
+        unit_tasks = (UnitTask(number, part, folder) for number, part in enumerate(source.slices(self.slice_bytes)))
         # Closed here, not by the garbage collector: the runner's workers end before this generator does.
-        before = 0.0
+        before, is_here = 0.0, isinstance(self.runner, LocalRunner)
         with closing(self.runner.run(task, source, unit_tasks, progress)) as finished:
             for unit_task in finished:
-                # Opening compares checksums: a unit of an earlier run may have been damaged since.
-                unit, tokens = _open_unit(task, source, unit_task, progress), 0
+                is_earlier = unit_task.path.name in earlier
+                unit = _opened(task, source, unit_task, is_earlier, is_earlier or not is_here, progress)
+                tokens = 0
                 for part in unit.contents():
                     if isinstance(part, Rejected):
                         rejections.record([part])
@@ -158,36 +156,27 @@ class UnitExecutor:
 IN_THIS_PROCESS: Final = UnitExecutor()
 
 
-def _without_outdated(task: Task, unit_task: UnitTask, progress: Progress) -> UnitTask:
-    """The same unit task, after deleting a unit of an earlier run that read files (images) which have changed since."""
-    # Which images rows name is part of the input, which the recipe's hash covers; the bytes of these files are not.
-    if isinstance(task, ReadsFiles) and is_finished(unit_task):
-        try:
-            current = task.is_current(_contents(unit_task.path))
-        except DataError:  # damaged: it is built again when it is opened
-            return unit_task
-        if not current:
-            progress.note(f"{unit_task.path}: made with other files than are there now; the unit is built again")
-            rename_and_delete(unit_task.path)
-    return unit_task
+def _opened(
+    task: Task, source: Sliceable, unit_task: UnitTask, is_earlier: bool, check: bool, progress: Progress
+) -> Unit:
+    """A finished unit. If it cannot be used, it is built again, in this process.
 
-
-def _contents(path: Path) -> Generator[Chunk | Rejected]:
-    """The contents of a unit. A generator, because opening a unit reads all of it, and most tasks do not need that."""
-    yield from Unit(path).contents()
-
-
-def _open_unit(task: Task, source: Sliceable, unit_task: UnitTask, progress: Progress) -> Unit:
-    """Open a finished unit; if it was damaged after it was written, build it again, in this process."""
+    Args:
+        is_earlier: an earlier run built it, so it may have been damaged since, or the files (images) that its rows name
+            may have changed: the recipe's hash covers which ones they are, not their bytes.
+        check: compare its hash, as of all that this machine has not written just now.
+    """
     try:
-        return Unit(unit_task.path)
-    except StorageError:  # a DataError too, but building again would not help on a disk that refuses
-        raise
+        unit = Unit(unit_task.path, check=check)
+        if is_earlier and isinstance(task, ReadsFiles) and not task.is_current(unit.contents()):
+            raise DataError(f"{unit_task.path}: made with other files than are there now; the unit is built again")
     except DataError as error:
         progress.note(str(error))
-        rename_and_delete(unit_task.path)
+        with storage_errors("deleting the unit", unit_task.path):
+            unit_task.path.unlink(missing_ok=True)
         build_unit(task, source, unit_task)
         return Unit(unit_task.path)
+    return unit
 
 
 def pickled_job(task: Task, source: Sliceable) -> bytes:

@@ -118,7 +118,7 @@ class _Pool:
         for unit_task, future in lost:
             if future is not None and future.done() and not future.cancelled() and future.exception() is None:
                 yield unit_task, future
-            elif unit_task.attempts_path.exists():
+            elif unit_task.was_begun:
                 yield unit_task, self._alone(unit_task)
             else:
                 others.append(unit_task)  # units begin in order, so these come last

@@ -1,57 +1,58 @@
-"""One unit of a build: a finished piece, stored beside the build's output until that is complete.
+"""Units: what a task makes of one slice of the input, a file each, beside the build's output until that is complete.
 
-A unit is what a task makes of one slice of the input, in a directory of its own. How it is built::
+::
 
-    UnitTask(17, slice, folder)                           what an executor sends to a worker
-    build_unit     attempts/unit_0000017/<uuid>/          the files are written here, unit.json last
-                   unit_0000017/                          and then renamed
+    out/chats/                                the output, once it is complete
+    out/.chats.units/3f2a9c.../               the units of one build, named by the hash of its recipe
+        recipe.json
+        unit_0000000                          a finished unit
+        unit_0000001.UUID.part                one that is being built; the rename says that it is whole
 
-The first rename wins. A later attempt at the same unit finds the name taken and withdraws, so attempts never mix, even
-if a worker that was given up is still writing.
+Because the recipe's hash names the folder, a worker left over from another build cannot add to this one. Two attempts
+at one unit make equal files, so it does not matter whose rename comes last.
 
-Chunks are read as the task made them, with the rejected rows in their places::
+A unit's file has chunks as the task made them, with the rejected rows in their places. A line of JSON says what
+follows::
 
-    ids.bin, weights.bin    a b c d e, 0 1 1 0 1          uint32; uint8, or float32 where weights may be fractions
-    lengths.bin             3 2                           int64
-    rows.jsonl              {"rows": 1, ...}              a chunk of one row: its groups and metadata
-                            {"rejected": {...}}           then a rejected row
-                            {"rows": 1, ...}              then another chunk
-    unit.json               the slice, the counts, and the checksums of the other files
+    {"slice": {"kind": "lines", "start": 0, ...}}
+    {"tokens": 5, "rows": 2, "weights": "|u1", ...}   a b c d e (u4), 3 2 (i8), 0 1 1 0 1 (u1, or f4 for fractions)
+    {"rejected": {...}}
+    {"end": {"tokens": 5, ...}, "sha256": ...}        the counts of all, and the hash of all bytes before it
 
-`unit_folder.py` has the folder of all units of a build.
+Units are not flushed to the disk, which would take longer than writing them: one that a power failure damaged differs
+from its hash, and is built again.
+
+A build calls `prepare`, then `build_unit` for each slice, then `delete_all`, or after a failure `retain_or_delete`.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import mmap
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import IO, Any, Final, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
+from niels_gpt.builds.finished import differences
 from niels_gpt.builds.tasks import Chunk, Task
 from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, without_passwords
+from niels_gpt.progress import Progress
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import Slice, Sliceable
 from niels_gpt.sources.rejections import ALL, Rejections
-from niels_gpt.store.checksums import file_record
-from niels_gpt.store.files import HashedWriter, json_bytes, map_array, read_file, sync_directory, write_atomic
-from niels_gpt.store.manifests import (
-    check_file_records,
-    check_keys,
-    check_manifest_hash,
-    read_manifest,
-    with_manifest_hash,
-)
+from niels_gpt.store.files import json_bytes, write_atomic
+from niels_gpt.store.manifests import read_manifest
+from niels_gpt.store.staging import real_path, rename_and_delete, staging_path
 
-MANIFEST_NAME: Final = "unit.json"
-ROWS_NAME: Final = "rows.jsonl"
-ATTEMPTS: Final = "attempts"
-REQUIRED_KEYS: Final = ("rows", "tokens", "whole", "files")
+RECIPE_NAME: Final = "recipe.json"
+UNITS_VERSION: Final = 6  # units of another version are built again
+FINISHED: Final = "unit_[0-9]" + "[0-9]" * 6  # for `glob`
 
 
 @runtime_checkable
@@ -69,7 +70,7 @@ class UnitTask:
     Attributes:
         number: of the unit, in the order of the input.
         part: the slice that it is made from.
-        folder: where the units of the build are, see `unit_folder.prepare`.
+        folder: where the units of the build are, see `prepare`.
     """
 
     number: int
@@ -82,9 +83,26 @@ class UnitTask:
         return self.folder / f"unit_{self.number:07d}"
 
     @property
-    def attempts_path(self) -> Path:
-        """Where attempts are written; it exists once the first has begun."""
-        return self.folder / ATTEMPTS / self.path.name
+    def was_begun(self) -> bool:
+        """Whether an attempt at it was left unfinished."""
+        return any(self.folder.glob(f"{self.path.name}.*.part"))
+
+    def is_finished(self) -> bool:
+        """Whether the unit exists and is made from this slice; its bytes are not looked at."""
+        try:
+            with self.path.open("rb") as file:
+                found = json.loads(file.readline())
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and found.get("slice") == _recorded(self.part)
+
+
+def _recorded(part: Slice) -> dict[str, Any]:
+    """The slice as it is written to files: addresses may contain passwords, which must not be."""
+    return asdict(replace(part, path=without_passwords(part.path)))
+
+
+# ---- one unit
 
 
 def build_unit(
@@ -98,152 +116,180 @@ def build_unit(
     Raises:
         NielsError: from the source or the task. StorageError: the disk refused.
     """
-    if is_finished(unit_task):
+    if unit_task.is_finished():
         return
-    # Two attempts at one unit may run at once, perhaps on two machines, so each has a directory of its own.
-    aside = unit_task.attempts_path / uuid.uuid4().hex
-    with storage_errors("creating the directory", aside):
-        aside.mkdir(parents=True)
+    # Two attempts at one unit may run at once, perhaps on two machines, so each has a file of its own.
+    aside = unit_task.folder / f"{unit_task.path.name}.{uuid.uuid4().hex}.part"
     try:
-        _write(task, source, unit_task, aside, reached)
-        _commit(aside, unit_task)
+        with storage_errors("writing the unit", aside), aside.open("xb", buffering=1 << 20) as file:
+            _write(task, source, unit_task.part, _Lines(file), reached)
+        with storage_errors("renaming the unit", unit_task.path):
+            aside.replace(unit_task.path)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        aside.unlink(missing_ok=True)
 
 
-def is_finished(unit_task: UnitTask) -> bool:
-    """Whether the unit exists and is made from this slice. Its bytes are checked when it is read."""
-    try:
-        manifest = json.loads(read_file(unit_task.path / MANIFEST_NAME))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("slice") == recorded_slice(unit_task.part)
+class _Lines:
+    """Writes lines of JSON and arrays, and knows the hash of all."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.hash = file, sha256()
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.hash.update(data)
+        self._file.write(data)
+
+    def line(self, value: Any) -> None:
+        self.write((json.dumps(value) + "\n").encode())
+
+    def array(self, values: npt.NDArray[Any], dtype: str) -> None:
+        self.write(np.ascontiguousarray(values, dtype).view(np.uint8).data)
 
 
-def recorded_slice(part: Slice) -> dict[str, Any]:
-    """The slice as it is written to files: addresses may contain passwords, which must not be."""
-    return asdict(replace(part, path=without_passwords(part.path)))
-
-
-def _commit(aside: Path, unit_task: UnitTask) -> None:
-    with storage_errors("committing the unit", unit_task.path):
-        sync_directory(aside)
-        try:
-            aside.rename(unit_task.path)
-        except OSError:  # no rename replaces a directory that has files
-            if is_finished(unit_task):  # another attempt was first; its bytes are the same
-                return
-            # The unit is damaged or made from another slice.
-            shutil.rmtree(unit_task.path, ignore_errors=True)
-            aside.rename(unit_task.path)
-        sync_directory(unit_task.folder)
-
-
-def _write(task: Task, source: Sliceable, unit_task: UnitTask, folder: Path, reached: Callable[[float], None]) -> None:
-    """Write all files of a unit, its manifest last."""
-    names = ("ids.bin", "lengths.bin", "weights.bin", ROWS_NAME)
-    writers = [HashedWriter(folder / name) for name in names]
-    ids, lengths, weights, lines = writers
-    dtype, rows, tokens = np.dtype("u1" if task.binary_mask else "<f4"), 0, 0
+def _write(task: Task, source: Sliceable, part: Slice, lines: _Lines, reached: Callable[[float], None]) -> None:
+    weights_dtype, tokens = "|u1" if task.binary_mask else "<f4", 0
     rejections = _InPlace(lines)
-    try:
-        for chunk in task.chunks(source.read(unit_task.part), rejections):
-            stored = chunk.weights.astype(dtype)  # of float32 0.5 makes uint8 0, which the comparison finds
-            if (stored != chunk.weights).any():
-                raise UsageError(
-                    'a weight between 0 and 1 does not fit a mask of 0 and 1; build with mask_dtype="float32"'
-                )
-            ids.write(chunk.ids.astype("<u4"))
-            lengths.write(chunk.lengths.astype("<i8"))
-            weights.write(stored)
-            grouped = any(group is not None for group in chunk.groups)
-            lines.write(
-                _line(
-                    {
-                        "rows": len(chunk.lengths),
-                        "groups": list(chunk.groups) if grouped else None,
-                        "metadata": list(chunk.metadata),
-                    }
-                )
-            )
-            rows, tokens = rows + len(chunk.lengths), tokens + len(chunk.ids)
-            if isinstance(source, HasShare) and (share := source.fraction_read()) is not None:
-                reached(share)
-        files = {writer.path.name: writer.close().to_json() for writer in writers}
-    finally:
-        for writer in writers:
-            writer.abandon()
-    # Last: a directory without it is no unit, whatever else is in it.
-    manifest = {
-        "slice": recorded_slice(unit_task.part),
-        "rows": rows,
-        "tokens": tokens,
-        "whole": task.binary_mask,  # all weights are whole numbers, stored as uint8; else as float32
-        "changed": dict(rejections.changed),
-        "unread_keys": dict(rejections.unread),
-        "files": files,
-    }
-    write_atomic(folder / MANIFEST_NAME, json_bytes(with_manifest_hash(manifest)))
-
-
-def _line(value: Any) -> bytes:
-    return (json.dumps(value) + "\n").encode()
+    lines.line({"slice": _recorded(part)})
+    for chunk in task.chunks(source.read(part), rejections):
+        # Of float32 0.5 makes uint8 0, which the comparison finds.
+        if task.binary_mask and (chunk.weights.astype(weights_dtype) != chunk.weights).any():
+            raise UsageError('a weight between 0 and 1 does not fit a mask of 0 and 1; build with mask_dtype="float32"')
+        counts = {"tokens": len(chunk.ids), "rows": len(chunk.lengths), "weights": weights_dtype}
+        grouped = any(group is not None for group in chunk.groups)
+        about = {"groups": list(chunk.groups) if grouped else None, "metadata": list(chunk.metadata)}
+        lines.line({**counts, "masked": len(chunk.weights) > 0, **about})
+        lines.array(chunk.ids, "<u4")
+        lines.array(chunk.lengths, "<i8")
+        lines.array(chunk.weights, weights_dtype)
+        tokens += len(chunk.ids)
+        if isinstance(source, HasShare) and (share := source.fraction_read()) is not None:
+            reached(share)
+    end = {"tokens": tokens, "changed": dict(rejections.changed), "unread_keys": dict(rejections.unread)}
+    last = {"end": end, "sha256": lines.hash.hexdigest()}
+    lines.write(b"\n")  # by which the last line is found
+    lines.line(last)
 
 
 class _InPlace(Rejections):
     """Writes every rejected row between the chunks. The limit applies to the whole build, so a unit has none."""
 
-    def __init__(self, lines: HashedWriter) -> None:
-        super().__init__(lines.path.parent, ALL)
+    def __init__(self, lines: _Lines) -> None:
+        super().__init__(Path(), ALL)
         self._lines = lines
 
     def _add(self, row: Rejected) -> None:
-        self._lines.write(_line({"rejected": asdict(row)}))
+        self._lines.line({"rejected": asdict(row)})
 
 
 class Unit:
-    """A finished unit. Every byte is checked when it is opened.
+    """A finished unit, mapped.
+
+    Args:
+        check: compare every byte with the hash.
 
     Attributes:
-        rows, tokens: number of usable rows and of their ids.
-        changed, unread: see `Rejections`.
+        tokens: the number of its ids. changed, unread: see `Rejections`.
 
     Raises:
-        DataError: a file is missing or differs from what was written.
+        DataError: the file is missing, or differs from what was written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        manifest_path = path / MANIFEST_NAME
+    def __init__(self, path: Path, *, check: bool = True) -> None:
         try:
-            manifest = read_manifest(manifest_path)
-            check_keys(manifest_path, manifest, REQUIRED_KEYS, "unit")
-            check_file_records(manifest_path, manifest)
-            check_manifest_hash(manifest_path, manifest)
-        except CacheError as error:
-            raise DataError(f"{error}; the unit is built again") from error
-        for name, record in manifest["files"].items():
-            file = path / name
-            if not file.is_file() or file_record(file).sha256 != record["sha256"]:
-                raise DataError(f"{file}: differs from what was written; the unit is built again")
-        self.rows: int = manifest["rows"]
-        self.tokens: int = manifest["tokens"]
-        self.changed: dict[str, int] = manifest["changed"]
-        self.unread: dict[str, int] = manifest["unread_keys"]
-        self._weights_dtype = "u1" if manifest["whole"] else "<f4"
+            with path.open("rb") as file:
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._stop = self._data.rfind(b"\n", 0, len(self._data) - 1)
+            last = json.loads(self._data[self._stop + 1 :])
+            if check and sha256(memoryview(self._data)[: max(0, self._stop)]).hexdigest() != last["sha256"]:
+                raise ValueError("its hash is another one")
+            end = last["end"]
+            self.tokens: int = end["tokens"]
+        except (OSError, ValueError, TypeError, LookupError) as error:
+            raise DataError(f"{path}: differs from what was written ({error}); the unit is built again") from error
+        self.changed: dict[str, int] = end["changed"]
+        self.unread: dict[str, int] = end["unread_keys"]
 
     def contents(self) -> Iterator[Chunk | Rejected]:
-        """The chunks, memory-mapped, with the rejected rows in their places between them."""
-        dtypes = {"ids": "<u4", "weights": self._weights_dtype, "lengths": "<i8"}
-        ids, weights, lengths = (map_array(self.path / f"{name}.bin", dtype) for name, dtype in dtypes.items())
-        row = token = 0
-        with (self.path / ROWS_NAME).open("rb") as lines:
-            for line in map(json.loads, lines):
-                if "rejected" in line:
-                    yield Rejected(**line["rejected"])
-                    continue
-                of_chunk = np.array(lengths[row : row + line["rows"]])
-                end = token + int(of_chunk.sum())
-                groups = line["groups"] or [None] * len(of_chunk)
-                yield Chunk(ids[token:end], of_chunk, weights[token:end], groups, line["metadata"])
-                row, token = row + len(of_chunk), end
+        """The chunks, with the rejected rows in their places between them."""
+        at = self._data.find(b"\n") + 1  # after the line with the slice
+        while at < self._stop:
+            stop = self._data.find(b"\n", at) + 1
+            line = json.loads(self._data[at:stop])
+            if "rejected" in line:
+                yield Rejected(**line["rejected"])
+                at = stop
+                continue
+            tokens, rows = line["tokens"], line["rows"]
+            arrays = []
+            at = stop
+            for dtype, n in (("<u4", tokens), ("<i8", rows), (line["weights"], tokens if line["masked"] else 0)):
+                arrays.append(np.frombuffer(self._data, dtype, n, at))
+                at += arrays[-1].nbytes
+            ids, lengths, weights = arrays
+            yield Chunk(ids, lengths.copy(), weights, line["groups"] or [None] * rows, line["metadata"])
+
+
+# ---- the folder of all units
+
+
+def units_path(out: Path) -> Path:
+    """Where the units of a build are stored: those of `out/chats` in `out/.chats.units`."""
+    out = real_path(out)
+    return out.with_name(f".{out.name}.units")
+
+
+def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Progress) -> Path:
+    """The folder for this build's units. Units of other builds are deleted, with a note that says why.
+
+    Raises:
+        StorageError: the disk refused.
+    """
+    wanted = {"units_version": UNITS_VERSION, "slice_bytes": slice_bytes, **recipe}
+    # Without a source configuration the rows may be others next time, so the folder gets a name that never recurs.
+    identified = recipe.get("dataset_config") is not None
+    digest = sha256(json_bytes(wanted)).hexdigest() if identified else uuid.uuid4().hex
+    folder = units_path(out) / digest[:16]
+    # Only one recipe's units are stored at a time: those of others are of no use, and as large as the output.
+    with storage_errors("preparing the folder of units", folder):
+        for other in units_path(out).iterdir() if units_path(out).is_dir() else ():
+            if other != folder:
+                _delete_other(other, wanted, progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in folder.glob("*.part"):  # of a killed run
+            part.unlink(missing_ok=True)
+    if finished := sum(1 for _ in folder.glob(FINISHED)):
+        progress.note(f"{out}: continues with {finished:,} finished units of an earlier run")
+    write_atomic(folder / RECIPE_NAME, json_bytes(wanted))
+    return folder
+
+
+def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) -> None:
+    try:
+        recipe = read_manifest(other / RECIPE_NAME)
+    except CacheError:  # killed before the recipe was written, or half deleted
+        recipe = {}
+    if recipe:
+        why = differences({key: recipe.get(key) for key in wanted}, dict(wanted)) or "its rows are not known"
+        progress.note(f"{other}: units of another build ({why}) cannot be used and are removed")
+    rename_and_delete(other)
+
+
+def retain_or_delete(out: Path, recipe: Mapping[str, Any], progress: Progress) -> None:
+    """After a failed build: retain the folder if the next one can continue with its finished units, else delete it.
+
+    With a single unit, starting again costs less than a directory beside the output that a user has to understand.
+    """
+    finished = list(units_path(out).glob(f"*/{FINISHED}"))
+    if len(finished) > 1 and recipe.get("dataset_config") is not None:
+        folder = finished[0].parent
+        progress.note(
+            f"{out}: {len(finished):,} finished units stay in {folder}; the same command continues from there"
+        )
+    else:
+        delete_all(out)
+
+
+def delete_all(out: Path) -> None:
+    """Delete all units of `out`, which is complete, unless another process is building it again at this moment."""
+    if not staging_path(real_path(out)).exists():
+        rename_and_delete(units_path(out))

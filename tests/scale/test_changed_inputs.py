@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.builds.unit_folder import listed, prepare, units_path
+from niels_gpt.builds.units import units_path
 from niels_gpt.episodes import EpisodeWriter
 from niels_gpt.errors import Mismatch
 from niels_gpt.imports import import_episodes
-from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.filters import Filtered, RowFilters
@@ -173,26 +172,6 @@ def test_units_of_a_changed_file_are_not_finished(
     build("episodes", fresh, out, tokenizer, executor, source_config=config, source_name="chats")
     build("episodes", fresh, tmp_path / "serial", tokenizer, source_config=config, source_name="chats")
     assert contents(out) == contents(tmp_path / "serial")
-
-
-def test_slices_of_other_bytes_are_not_used(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    """The list of slices was made while another file was there, and the build ended before a slice was compared."""
-    file, out = write_chats(tmp_path / "chats.jsonl", 60, bad=False), tmp_path / "out"
-    original = file.read_bytes()
-    source = ChatFile(file)
-    config = source.config()
-    folder = prepare(out, {"of": config}, 3000, SILENT)
-    file.write_bytes(b'{"messages": []}\n' * 700)
-    parts = listed(folder, source, 3000)
-    wrong = [next(parts), next(parts)]  # as if the process had been killed here
-    parts.close()
-    file.write_bytes(original)
-    fresh = ChatFile(file)
-    assert fresh.config() == config
-    found = list(listed(folder, fresh, 3000))
-    assert found == list(fresh.slices(3000))
-    assert found[:2] != wrong
-    assert list(listed(folder, fresh, 3000)) == found
 
 
 def test_a_build_that_needs_only_the_beginning(tmp_path: Path, fake: FakeTokenizer) -> None:

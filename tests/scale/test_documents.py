@@ -18,7 +18,7 @@ from niels_gpt.builds import rows as build_rows
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.rows import batches, checked_documents
 from niels_gpt.builds.splits import ValidationSplit, shuffled
-from niels_gpt.builds.unit_folder import units_path
+from niels_gpt.builds.units import units_path
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.meta import open_meta
 from niels_gpt.errors import DataError, InputError

@@ -14,7 +14,7 @@ import pytest
 
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
-from niels_gpt.builds.unit_folder import units_path
+from niels_gpt.builds.units import units_path
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import DataError, EngineError, UsageError
 from niels_gpt.progress import Progress
@@ -158,7 +158,7 @@ def test_without_a_known_source_nothing_is_resumed(
     assert not any("continues" in note for note in progress.notes)
 
 
-@pytest.mark.parametrize("harm", ["flipped", "short", "missing", "manifest"])
+@pytest.mark.parametrize("harm", ["flipped", "short", "half", "empty"])
 def test_a_damaged_unit_is_built_again(
     tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, harm: str
 ) -> None:
@@ -166,16 +166,12 @@ def test_a_damaged_unit_is_built_again(
     with pytest.raises(DataError):
         build("episodes", chats, out, tokenizer, units(13_000), max_bad_rows=12)
     unit = sorted(units_path(out).glob("*/unit_*"))[1]
-    ids = unit / "ids.bin"
-    data = ids.read_bytes()
-    if harm == "missing":
-        ids.unlink()
-    elif harm == "manifest":
-        (unit / "unit.json").write_text("{")
-    else:
-        ids.write_bytes(data[:-4] if harm == "short" else data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    data = unit.read_bytes()
+    at = len(data) // 2
+    harmed = {"short": data[:-4], "half": data[:at], "flipped": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]}
+    unit.write_bytes(harmed.get(harm, b""))
     build("episodes", chats, out, tokenizer, units(13_000), progress=progress)
-    assert harm == "manifest" or any("the unit is built again" in note for note in progress.notes)
+    assert harm == "empty" or any("the unit is built again" in note for note in progress.notes)
     build("episodes", chats, tmp_path / "serial", tokenizer)
     assert digests(out) == digests(tmp_path / "serial")
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.builds.unit_folder import units_path
+from niels_gpt.builds.units import units_path
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY

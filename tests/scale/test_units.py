@@ -13,10 +13,9 @@ import pytest
 
 from niels_gpt.builds.conversations import ConversationTask
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
-from niels_gpt.builds.unit_folder import prepare, units_path
-from niels_gpt.builds.units import ATTEMPTS, Unit, UnitTask, build_unit
+from niels_gpt.builds.tasks import Chunk
+from niels_gpt.builds.units import Unit, UnitTask, build_unit, units_path
 from niels_gpt.errors import OutputExists
-from niels_gpt.progress import SILENT
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.store.staging import StagedDirectory, rename_and_delete
@@ -54,40 +53,40 @@ def chats(tmp_path: Path) -> ChatFile:
 
 def task_of(chats: ChatFile, folder: Path) -> UnitTask:
     (part,) = chats.slices(1 << 20)
-    (folder / ATTEMPTS).mkdir(parents=True)
+    folder.mkdir(parents=True)
     return UnitTask(0, part, folder)
 
 
-def test_the_first_attempt_that_commits_wins(tmp_path: Path, chats: ChatFile) -> None:
-    """A worker that was thought to hang goes on after another has finished its unit: it withdraws."""
+def test_attempts_at_one_unit_never_mix(tmp_path: Path, chats: ChatFile) -> None:
+    """A worker that was thought to hang goes on after another has finished its unit."""
     unit_task = task_of(chats, tmp_path / "kept")
     stalling = Stalling(chats)
-    hung = ConversationTask(SentinelEncoder(FakeTokenizer(100_000), default_system_text="of the hung"), "uint8")
     task = ConversationTask(SentinelEncoder(FakeTokenizer(100_000)), "uint8")
-    thread = threading.Thread(target=build_unit, args=(hung, stalling, unit_task))
+    thread = threading.Thread(target=build_unit, args=(task, stalling, unit_task))
     thread.start()
     assert stalling.reached.wait(60)
-    assert len(list(unit_task.attempts_path.iterdir())) == 1
+    assert unit_task.was_begun
     build_unit(task, chats, unit_task)
-    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in unit_task.path.iterdir()}
+    before, unit = unit_task.path.read_bytes(), Unit(unit_task.path)
     stalling.go_on.set()
     thread.join()
-    assert {path.name: (path.stat().st_ino, path.read_bytes()) for path in unit_task.path.iterdir()} == before
-    assert [list(path.iterdir()) for path in (tmp_path / "kept" / ATTEMPTS).iterdir()] == [[]]
-    assert Unit(unit_task.path).rows == 30
+    assert unit_task.path.read_bytes() == before
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["unit_0000000"]
+    assert sum(len(part.lengths) for part in unit.contents() if isinstance(part, Chunk)) == 30
 
 
 def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
     """The second is refused, and the units of the first stay."""
     out = tmp_path / "out"
     unit = units_path(out) / "recipe" / "unit_0000000"
-    unit.mkdir(parents=True)
+    unit.parent.mkdir(parents=True)
+    unit.touch()
     with StagedDirectory(out, manifest="meta.json"):
         executor = units(10_000)
         build("sft", chats, tmp_path / "before", tokenizer, executor)  # the same engine has built something else
         with pytest.raises(OutputExists, match="another process is building here right now"):
             build("sft", chats, out, tokenizer, executor)
-        assert unit.is_dir()
+        assert unit.is_file()
 
 
 def test_units_of_a_cache_with_brackets_in_its_name_go_too(tmp_path: Path) -> None:
@@ -113,17 +112,3 @@ def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest
     with pytest.raises((KeyboardInterrupt, OSError)):
         rename_and_delete(tmp_path / "units")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_worker_of_a_killed_run_may_still_be_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It makes its directory again between our removing and our making."""
-    out, rmtree = tmp_path / "out", shutil.rmtree
-    recipe = {"dataset_config": {"files": []}}
-    folder = prepare(out, recipe, 1000, SILENT)
-
-    def late(path: Path, **how: Any) -> None:
-        rmtree(path, **how)
-        (folder / ATTEMPTS / "unit_0000000.0").mkdir(parents=True)
-
-    monkeypatch.setattr(shutil, "rmtree", late)
-    assert prepare(out, recipe, 1000, SILENT) == folder
