@@ -5,9 +5,9 @@
     write_dataset(recipe, options, open_writers, fill)
       already_built                            a finished build of this recipe is left as it is
       StagedDirectory                          out/.NAME.partial
-      open_writers(build)                      writers by split, whose files are deleted after an error
-      fill(build, writers)                     build.chunks(task, rows) -> units -> chunks -> files
-      Build.finish                             manifest last, then the directory gets its name
+      open_writers(folder)                     writers by split, whose files are deleted after an error
+      fill(build, writers)                     build.chunks(task, rows) -> units -> build.divide -> files
+      the manifest, last                       then the directory gets its name
 
 A *recipe* is the part of the manifest that is known before the build: everything that decides the bytes, except the
 rows.
@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol, TypedDict, TypeVar
 
 import numpy as np
@@ -30,7 +29,6 @@ from niels_gpt.builds.changes import report_changes
 from niels_gpt.builds.executor import IN_THIS_PROCESS, UnitExecutor
 from niels_gpt.builds.finished import already_built
 from niels_gpt.builds.tasks import Chunk, Task
-from niels_gpt.builds.units import HasShare
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import HasHashedFiles
@@ -141,34 +139,52 @@ def write_dataset(
     if not options.overwrite and already_built(out, recipe, options.progress, manifest=kind.manifest, check=kind.check):
         units.delete_all(out)  # those that a killed process left beside the finished build
         return
-    with Build(out, recipe, options, manifest=kind.manifest) as build:
-        writers = {name: build.add(writer) for name, writer in open_writers(build.path).items()}
-        splits = fill(build, writers)
-        build.close_writers()
-        totals = {f"{name}_{kind.counted}": counts[kind.counted] for name, counts in splits.items()}
-        if not sum(totals.values()):
-            rename_and_delete(units.units_path(out))  # they hold nothing either
-            dropped = dict(build.rejections.dropped) or "none"
-            raise DataError(f"{out}: the input holds no {kind.row}, so nothing was written; rows left out: {dropped}")
-        build.finish(totals, splits)
-        report_changes(out, build.rejections, options.progress)
+    build = Build(out, recipe, options)
+    try:
+        with StagedDirectory(out, manifest=kind.manifest, overwrite=options.overwrite) as staged, ExitStack() as stack:
+            rejections = build.rejections = Rejections(staged.path, options.max_bad_rows)
+            rejections.relative_to = options.relative_to
+            writers = open_writers(staged.path)
+            written: list[Writer] = [rejections, *writers.values()]
+            for writer in written:  # after an error the files are closed before the directory is deleted
+                stack.callback(writer.abandon)
+            splits = fill(build, writers)
+            for writer in written:
+                writer.close()
+            totals = {f"{name}_{kind.counted}": counts[kind.counted] for name, counts in splits.items()}
+            if not sum(totals.values()):
+                rename_and_delete(units.units_path(out))  # they hold nothing either
+                dropped = dict(rejections.dropped) or "none"
+                raise DataError(
+                    f"{out}: the input holds no {kind.row}, so nothing was written; rows left out: {dropped}"
+                )
+            build.check_inputs()
+            # Each writer's files sorted by name, so that equal builds have equal manifests.
+            files = {name: record.to_json() for writer in written for name, record in sorted(writer.files.items())}
+            manifest = with_manifest_hash(recipe | _counts(totals, splits, rejections) | {"files": files})
+            write_atomic(staged.path / kind.manifest, json_bytes(manifest))
+            staged.commit()
+    except BaseException:  # Ctrl-C too must not lose finished units
+        if build.in_units:
+            units.retain_or_delete(out, recipe, options.progress)
+        raise
+    if build.in_units:
+        units.delete_all(out)
+    report_changes(out, rejections, options.progress)
 
 
-def divide(
-    build: Build,
-    chunks: Iterable[Chunk],
-    in_val: Callable[[Chunk], npt.NDArray[np.bool_]],
-    write: Callable[[str, Chunk], None],
-) -> None:
-    """Write the rows of chunks, in order: to val where `in_val` says so, else to train."""
-    written = 0
-    # Chunks come in the order of the input wherever they are made, so the bytes do not depend on it.
-    for chunk in chunks:
-        val = in_val(chunk)
-        write("train", chunk.only(~val))
-        write("val", chunk.only(val))
-        written += len(chunk.ids)
-        build.advance(len(chunk.ids), written)
+def _counts(totals: dict[str, int], splits: dict[str, dict[str, int]], rejections: Rejections) -> dict[str, Any]:
+    """The part of the manifest that is known after the build."""
+    # The description of the cache format can be read in two ways, totals as an object or as top-level keys. Readers of
+    # either kind find them.
+    counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(rejections.dropped)}
+    if rejections.bad_rows:
+        counts["bad_rows"] = {"left_out": rejections.bad_rows, "of": rejections.rows}
+    if rejections.changed:
+        counts["changed"] = dict(sorted(rejections.changed.items()))
+    if rejections.unread:
+        counts["unread_keys"] = dict(sorted(rejections.unread.items()))
+    return counts
 
 
 def rows_of_chunk(chunk: Chunk) -> int:
@@ -176,39 +192,23 @@ def rows_of_chunk(chunk: Chunk) -> int:
     return len(chunk.lengths)
 
 
+@dataclass
 class Build:
-    """One build, from an empty staging directory to the finished output; without `finish` nothing remains.
-
-    Args:
-        out: the output directory.
-        recipe: the first part of the manifest.
-        manifest: file name of the manifest.
+    """One build, while its rows are read.
 
     Attributes:
-        path: the staging directory, to write into.
+        out, recipe: the output directory, and the first part of its manifest.
+        in_units: whether it has begun to build units.
         rejections: receives rows that cannot be used.
-
-    Raises:
-        OutputExists, StorageError: see `StagedDirectory`.
     """
 
-    def __init__(self, out: Path, recipe: Manifest, options: BuildOptions, *, manifest: str) -> None:
-        self._out, self._recipe, self._options, self._manifest = out, recipe, options, manifest
-        self._staged = StagedDirectory(out, manifest=manifest, overwrite=options.overwrite)
-        self.path = self._staged.path
-        self.rejections = Rejections(self.path, options.max_bad_rows)
-        self.rejections.relative_to = options.relative_to
-        self._writers: list[Writer] = []
-        self._rows: Iterable[Any] = ()
-        self._in_units = False
-        self._share: float | None = None  # of the input that is in the output
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Build:
-        self._stack.enter_context(self._staged)
-        # After the directory, because the stack undoes its entries in reverse: files are closed, then it is deleted.
-        self.add(self.rejections)
-        return self
+    out: Path
+    recipe: Manifest
+    options: BuildOptions
+    in_units: bool = False
+    rejections: Rejections = field(init=False)
+    _rows: Iterable[Any] = ()
+    _share: float | None = None  # of the input that is in the output
 
     def chunks(
         self,
@@ -227,13 +227,12 @@ class Build:
             TooManyBadRows: more than `max_bad_rows`. UsageError: an executor for rows that cannot be cut into units.
                 Else as the task and the runner raise.
         """
-        self._rows, progress = rows, self._options.progress  # `finish` asks the rows whether their files have changed
-        progress.begin(self._out.name, total=total, unit="tokens")
-        executor = self._options.executor
+        self._rows, progress, executor = rows, self.options.progress, self.options.executor
+        progress.begin(self.out.name, total=total, unit="tokens")
         if isinstance(rows, Sliceable):
-            self._in_units = True
+            self.in_units = True
             chunks = (executor or IN_THIS_PROCESS).chunks(
-                task, rows, self.rejections, out=self._out, recipe=self._recipe, progress=progress, taken=self._taken
+                task, rows, self.rejections, out=self.out, recipe=self.recipe, progress=progress, taken=self._taken
             )
         elif executor is not None:
             raise UsageError(
@@ -244,15 +243,21 @@ class Build:
             chunks = self._encoded(task, rows)
         return self.rejections.within_limit(chunks, rows_in, progress)
 
-    def _encoded(self, task: Task, rows: Iterable[Any]) -> Generator[Chunk]:
-        for chunk in task.chunks(rows, self.rejections):
-            if isinstance(rows, HasShare) and (share := rows.fraction_read()):
-                self._taken(share)
-            yield chunk
-
-    def _taken(self, share: float) -> None:
-        self._share = share
-        self._options.progress.reached(share)
+    def divide(
+        self,
+        chunks: Iterable[Chunk],
+        in_val: Callable[[Chunk], npt.NDArray[np.bool_]],
+        write: Callable[[str, Chunk], None],
+    ) -> None:
+        """Write the rows of chunks, in order: to val where `in_val` says so, else to train."""
+        written = 0
+        # Chunks come in the order of the input wherever they are made, so the bytes do not depend on it.
+        for chunk in chunks:
+            val = in_val(chunk)
+            write("train", chunk.only(~val))
+            write("val", chunk.only(val))
+            written += len(chunk.ids)
+            self.advance(len(chunk.ids), written)
 
     def advance(self, tokens: int, written: int, most: int | None = None) -> None:
         """Tell the progress of tokens that were taken, and how many there will be.
@@ -262,57 +267,23 @@ class Build:
         Args:
             written: in all so far. most: the build stops at so many.
         """
-        self._options.progress.advance(tokens)
+        self.options.progress.advance(tokens)
         if self._share:
             expected = int(written / self._share)
-            self._options.progress.expect(expected if most is None else min(expected, most))
+            self.options.progress.expect(expected if most is None else min(expected, most))
 
-    def add(self, writer: AnyWriter) -> AnyWriter:
-        """Register a writer: its files are listed in the manifest, and deleted if the build fails."""
-        self._writers.append(writer)
-        self._stack.callback(writer.abandon)
-        return writer
-
-    def close_writers(self) -> None:
-        """Finish all files except the manifest."""
-        for writer in self._writers:
-            writer.close()
-
-    def finish(self, totals: dict[str, int], splits: dict[str, dict[str, int]]) -> None:
-        """Write the manifest and rename the staging directory to the output. Call `close_writers` before.
-
-        Args:
-            totals: counts of the whole build; they are recorded under `totals` and at the top level.
-            splits: counts by split.
-
-        Raises:
-            ChangedWhileRead: an input has changed since it was hashed. StorageError: the disk refused.
-        """
+    def check_inputs(self) -> None:
+        """Raise `ChangedWhileRead` if a file that was not read to its end has changed since it was hashed."""
         # A build whose budgets are full has left off in the middle of files, whose ends would have checked them.
         if isinstance(self._rows, HasHashedFiles) and self._rows.hashed is not None:
             self._rows.hashed.check_unfinished()
-        # Each writer's files sorted by name, so that equal builds have equal manifests.
-        files = {name: record.to_json() for writer in self._writers for name, record in sorted(writer.files.items())}
-        # The description of the cache format can be read in two ways, totals as an object or as top-level keys. Readers
-        # of either kind find them.
-        counts = {"totals": totals, **totals, "splits": splits, "dropped": dict(self.rejections.dropped)}
-        if self.rejections.bad_rows:
-            counts["bad_rows"] = {"left_out": self.rejections.bad_rows, "of": self.rejections.rows}
-        if self.rejections.changed:
-            counts["changed"] = dict(sorted(self.rejections.changed.items()))
-        if self.rejections.unread:
-            counts["unread_keys"] = dict(sorted(self.rejections.unread.items()))
-        manifest = self._recipe | counts | {"files": files}
-        write_atomic(self.path / self._manifest, json_bytes(with_manifest_hash(manifest)))
-        self._staged.commit()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-        if not self._in_units:
-            return
-        if error is None:
-            units.delete_all(self._out)
-        else:  # Ctrl-C too must not lose finished units
-            units.retain_or_delete(self._out, self._recipe, self._options.progress)
+    def _encoded(self, task: Task, rows: Iterable[Any]) -> Generator[Chunk]:
+        for chunk in task.chunks(rows, self.rejections):
+            if isinstance(rows, units.HasShare) and (share := rows.fraction_read()):
+                self._taken(share)
+            yield chunk
+
+    def _taken(self, share: float) -> None:
+        self._share = share
+        self.options.progress.reached(share)

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Unpack, runtime_checkable
 import numpy as np
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, divide, write_dataset
+from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, write_dataset
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import ConversationTask
 from niels_gpt.builds.documents import (
@@ -251,7 +251,7 @@ def build_sft_cache(
             trained[name] += int(mask.sum())
 
         chunks = build.chunks(ConversationTask(encoder, "uint8"), examples)
-        divide(build, chunks, lambda chunk: split.draws(chunk.groups), write)
+        build.divide(chunks, lambda chunk: split.draws(chunk.groups), write)
         return {
             name: {"examples": writer.rows, "tokens": writer.tokens, "trained_tokens": trained[name]}
             for name, writer in writers.items()

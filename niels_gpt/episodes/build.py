@@ -23,7 +23,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, divide, write_dataset
+from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, write_dataset
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import IMAGES, ConversationTask
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
@@ -117,7 +117,7 @@ def build_episodes(
             shown = [[PlacedImage(**image) for image in row[IMAGES]] for row in rows.metadata] if images else ()
             writers[name].write(rows.ids, rows.lengths, rows.weights, rows.metadata, images=shown)
 
-        divide(build, build.chunks(task, conversations), lambda chunk: split.draws(chunk.groups), write)
+        build.divide(build.chunks(task, conversations), lambda chunk: split.draws(chunk.groups), write)
         return {name: writer.counts() for name, writer in writers.items()}
 
     kind = Kind(MANIFEST_NAME, partial(_check_finished, images=images), "episodes", "usable conversation")

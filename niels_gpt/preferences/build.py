@@ -17,7 +17,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, divide, write_dataset
+from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, write_dataset
 from niels_gpt.builds.conversation_encoders import as_encoder, refuse_image_folder
 from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.builds.splits import ValidationSplit
@@ -91,7 +91,7 @@ def build_preferences(
             writers[name].write(rows.ids, rows.lengths, rows.weights, completions=_records(rows))
 
         chunks = build.chunks(PreferenceTask(conversation_encoder), rows, lambda chunk: int(_begins(chunk).sum()))
-        divide(build, chunks, in_val, write)
+        build.divide(chunks, in_val, write)
         return {name: writer.counts() for name, writer in writers.items()}
 
     kind = Kind(MANIFEST_NAME, open_manifest, "episodes", "usable preference")
