@@ -69,20 +69,20 @@ def arrange(source: Source, how: Arrangement) -> Iterator[Rows]:
     if source.is_stream:
         if how.packing or how.shuffle is not None or how.max_length is not None:
             raise UsageError(
-                f"{source.facts.path}: a pretrain cache is exported document by document, in its order; packing, "
+                f"{source.dataset.path}: a pretrain cache is exported document by document, in its order; packing, "
                 "shuffle and max_length are for conversations. Leave them out"
             )
         return limited(source.documents(), how.limit)
     # Such rows were packed by lengths without padding.
-    if how.pad_multiple > 1 and source.facts.several_texts:
+    if how.pad_multiple > 1 and source.several_texts:
         raise UsageError(
-            f"{source.facts.path}: its rows hold several texts already, and padding would make rows too long; "
+            f"{source.dataset.path}: its rows hold several texts already, and padding would make rows too long; "
             "export the episodes from before `episodes pack`, with packing"
         )
     numbers = None if how.max_length is None else _fitting(source, how.max_length, how.too_long)
-    if not (source.n if numbers is None else len(numbers)):
+    if not (len(source.split) if numbers is None else len(numbers)):
         raise UsageError(
-            f"{source.facts.path}: no row of {source.facts.split} is left: all are empty, or longer than max_length "
+            f"{source.dataset.path}: no row of {source.split.name} is left: all are empty, or longer than max_length "
             f"({how.max_length}); raise it, or export only the other split"
         )
     portions = _packed(source, numbers, how) if how.packing else _one_by_one(source, numbers, how)
@@ -93,7 +93,7 @@ def n_rows(source: Source, how: Arrangement) -> int | None:
     """How many rows will be exported at most, for progress; `None` where that is not known before."""
     if source.is_stream or how.packing:
         return how.limit
-    return source.n if how.limit is None else min(source.n, how.limit)
+    return len(source.split) if how.limit is None else min(len(source.split), how.limit)
 
 
 def limited(portions: Iterator[Rows], limit: int | None) -> Iterator[Rows]:
@@ -116,7 +116,7 @@ def _one_by_one(source: Source, numbers: Int64s | None, how: Arrangement) -> Ite
     Args:
         numbers: the rows of the source that are exported; `None` for all.
     """
-    n = source.n if numbers is None else len(numbers)
+    n = len(source.split) if numbers is None else len(numbers)
     # A permutation that is computed position by position; it takes no memory.
     shuffled = None if how.shuffle is None else order(how.shuffle, 0, n)
 
@@ -142,7 +142,7 @@ def _packed(source: Source, numbers: Int64s | None, how: Arrangement) -> Iterato
     """
     assert how.max_length is not None
     width = how.max_length
-    chosen = np.arange(source.n) if numbers is None else numbers
+    chosen = np.arange(len(source.split)) if numbers is None else numbers
     # Rows that are too long will be cut when they are read.
     lengths = np.minimum(_lengths(source, chosen), width)
     # Planned with the lengths that texts will have when they are padded, or rows would overflow.
@@ -178,13 +178,13 @@ def _fitting(source: Source, width: int, policy: str) -> Int64s | None:
     """
     if policy not in ("skip", "error"):
         return None
-    lengths = _lengths(source, np.arange(source.n))
+    lengths = _lengths(source, np.arange(len(source.split)))
     # Found before anything is written: an export of hours must not fail at its last row.
     long = lengths > width
     if policy == "error" and long.any():
         at = int(np.argmax(long))
         raise UsageError(
-            f"{source.facts.path}: row {at:,} of {source.facts.split} has {int(lengths[at]):,} tokens, more than "
+            f"{source.dataset.path}: row {at:,} of {source.split.name} has {int(lengths[at]):,} tokens, more than "
             f"{width:,}, and so have {int(long.sum()) - 1:,} others; raise max_length, or choose a policy for them: "
             "too_long 'head', 'tail', 'drop_partial_turn' or 'skip'"
         )

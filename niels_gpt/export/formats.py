@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from niels_gpt.export.arranging import Arrangement
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.source import Facts
+from niels_gpt.export.source import Source
 from niels_gpt.store.checksums import FileRecord
 
 SHARD_TOKENS = 1 << 27
@@ -16,29 +17,27 @@ SHARD_TOKENS = 1 << 27
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices of an export that concern how a format writes.
+    """The choices of an export.
 
     Attributes:
-        packing: rows hold several texts each.
-        max_length: the most tokens of a row; `None` if not limited.
+        how: which rows, in which order, cut and packed how.
         shard_tokens: the most tokens of one file, in formats of several files (a longer row has a file of its own).
         options: options of this format only, by name; see `Format.options`.
         binary: write weights above 0 as 1 where only 0 and 1 fit.
     """
 
-    packing: bool = False
-    max_length: int | None = None
+    how: Arrangement = field(default_factory=Arrangement)
     shard_tokens: int = SHARD_TOKENS
     options: dict[str, Any] = field(default_factory=dict)
     binary: bool = False
 
-    def several_texts(self, facts: Facts) -> bool:
+    def several_texts(self, source: Source) -> bool:
         """Whether rows may hold several texts."""
-        return self.packing or facts.several_texts
+        return self.how.packing or source.several_texts
 
 
-class Files(Protocol):
-    """The files of one split.
+class SplitWriter(Protocol):
+    """Writes one split.
 
     Attributes:
         files: the written files, by name below the export's directory; complete after `close`.
@@ -47,21 +46,14 @@ class Files(Protocol):
     @property
     def files(self) -> dict[str, FileRecord]: ...
 
+    def write(self, rows: Rows) -> None:
+        """Append rows."""
+
     def close(self) -> None:
         """Finish all files."""
-        ...
 
     def abandon(self) -> None:
         """Close unfinished files after an error; does nothing after `close`."""
-        ...
-
-
-class SplitWriter(Files, Protocol):
-    """Writes one split."""
-
-    def write(self, rows: Rows) -> None:
-        """Append rows."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,8 +62,8 @@ class Format:
 
     Attributes:
         title: the program that reads it, and its files, in one line.
-        open: makes the writer of a split, from the export's directory, the split's facts and the settings.
-        use: how to use the files: lines for the README, from the settings and the facts of the written splits.
+        open: makes the writer of a split, from the export's directory, the split and the settings.
+        use: how to use the files: lines for the README, from the settings and the splits.
         mask: what of the loss mask the format holds: "binary" (0 and 1) or "weights".
         packs: rows may hold several texts.
         options: names and defaults of options of this format only.
@@ -80,8 +72,8 @@ class Format:
 
     name: str
     title: str
-    open: Callable[[Path, Facts, Settings], SplitWriter]
-    use: Callable[[Settings, dict[str, Facts]], list[str]]
+    open: Callable[[Path, Source, Settings], SplitWriter]
+    use: Callable[[Settings, dict[str, Source]], list[str]]
     mask: str
     packs: bool = True
     options: dict[str, Any] = field(default_factory=dict)

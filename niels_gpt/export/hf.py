@@ -21,20 +21,20 @@ import numpy as np
 
 from niels_gpt.export.formats import Format, Settings
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.source import Facts
+from niels_gpt.export.source import Source
 from niels_gpt.export.writers import SPLIT_NAMES, HubFiles, Lists
 
 
 class LabelledRows(HubFiles):
     """Ids and labels of one split."""
 
-    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+    def __init__(self, folder: Path, source: Source, settings: Settings) -> None:
         columns = {"input_ids": "int32", "labels": "int32"}
         if settings.options.get("assistant_masks"):
             columns["assistant_masks"] = "int8"
-        if settings.several_texts(facts):
+        if settings.several_texts(source):
             columns["seq_lengths"] = "int32"
-        super().__init__(folder, facts.split, settings.shard_tokens, columns)
+        super().__init__(folder, source.split.name, settings.shard_tokens, columns)
 
     def write(self, rows: Rows) -> None:
         """Append rows, to a new file if need be."""
@@ -50,12 +50,12 @@ class LabelledRows(HubFiles):
         self.append(columns, len(rows.ids))
 
 
-def _use_hf(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+def _use_hf(settings: Settings, splits: dict[str, Source]) -> list[str]:
     lines = [
         "Open it with `datasets.load_dataset(DIRECTORY)`; splits: " + ", ".join(SPLIT_NAMES[name] for name in splits),
         "`labels` are unshifted and -100 where a token is not trained; models of transformers shift them themselves.",
     ]
-    if any(settings.several_texts(facts) for facts in splits.values()):
+    if any(settings.several_texts(source) for source in splits.values()):
         lines.append(
             "Rows hold several texts, with lengths in `seq_lengths`. Attention must not cross between them: pass "
             "`position_ids` that begin at 0 in each text (or `cu_seq_lens_q/k`), no attention_mask, and "
@@ -64,9 +64,9 @@ def _use_hf(settings: Settings, splits: dict[str, Facts]) -> list[str]:
     return lines
 
 
-def _use_trl(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+def _use_trl(settings: Settings, splits: dict[str, Source]) -> list[str]:
     # Without padding_free TRL's collator pads rows, and texts of one row would attend to each other.
-    packed = any(settings.several_texts(facts) for facts in splits.values())
+    packed = any(settings.several_texts(source) for source in splits.values())
     flags = "packing=False, padding_free=True, max_length=None" if packed else "packing=False, max_length=None"
     lines = [
         f'SFTConfig({flags}, dataset_kwargs={{"skip_prepare_dataset": True}})',

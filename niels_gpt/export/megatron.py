@@ -17,6 +17,7 @@ Each row is a sequence and a document of its own.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,29 +25,33 @@ import numpy as np
 from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Format, Settings
 from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.export.source import Facts
-from niels_gpt.export.writers import FileSet, Spool
+from niels_gpt.export.source import Source
+from niels_gpt.store.checksums import FileRecord
+from niels_gpt.store.files import HashedWriter
 
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 DTYPE_CODES = {"|u1": 1, "<i4": 4, "<u2": 8}
+CHUNK = 1 << 17  # lengths that are read at once: 1 MB
 SMALL_VOCABULARY = 65_499  # Megatron itself writes uint16 for vocabularies below 65 500 ids
 
 
 class IndexedDataset:
     """Writes one split: tokens, mask, and both indexes."""
 
-    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+    def __init__(self, folder: Path, source: Source, settings: Settings) -> None:
         del settings
-        self._set, self._name = FileSet(folder), facts.split
+        name, vocab_size = source.split.name, source.dataset.vocab_size
         # By the vocabulary, not by the ids of this split: splits and later exports must have the same dtype.
-        is_small = facts.vocab_size is not None and facts.vocab_size <= SMALL_VOCABULARY
-        self._dtype = "<u2" if is_small else "<i4"
-        self._tokens = self._set.open(f"{facts.split}.bin")
-        self._mask = self._set.open(f"{facts.split}_mask.bin") if facts.has_mask else None
-        # The header of the index holds the number of rows, which is known at the end only.
-        self._lengths = Spool(folder / f".{facts.split}_lengths.partial")
-        self.files = self._set.files
+        is_small = vocab_size is not None and vocab_size <= SMALL_VOCABULARY
+        self._dtypes = {name: "<u2" if is_small else "<i4"}
+        if source.has_mask:
+            self._dtypes[f"{name}_mask"] = "|u1"
+        self.files: dict[str, FileRecord] = {}
+        self._folder, self._n = folder, 0
+        self._data = [HashedWriter(folder / f"{stem}.bin") for stem in self._dtypes]
+        # int64. The header of an index holds the number of rows, which is known at the end only; memory stays flat.
+        self._lengths = HashedWriter(folder / f".{name}_lengths.partial")
 
     def write(self, rows: Rows) -> None:
         """Append rows, one sequence each."""
@@ -54,52 +59,61 @@ class IndexedDataset:
         if rows.lengths.max(initial=0) > np.iinfo(np.int32).max:
             raise UsageError(f"a row of {int(rows.lengths.max()):,} tokens; megatron stores lengths as int32")
         # Ids are below the vocabulary; where none is recorded, they may be anything.
-        self._tokens.write(rows.signed_ids().astype(self._dtype, copy=False))
-        if self._mask is not None:
-            self._mask.write(rows.trained.astype(np.uint8))
-        self._lengths.write(rows.lengths)
+        values = (rows.signed_ids(), rows.trained)
+        for file, of_file, dtype in zip(self._data, values, self._dtypes.values(), strict=False):
+            file.write(of_file.astype(dtype, copy=False))
+        self._lengths.write(rows.lengths.astype(np.int64, copy=False))
+        self._n += len(rows)
 
     def close(self) -> None:
-        """Write the indexes."""
+        """Finish the files, and write the indexes."""
         self._lengths.close()
-        self._write_index(f"{self._name}.idx", self._dtype)
-        if self._mask is not None:
-            self._write_index(f"{self._name}_mask.idx", "|u1")
-        self._set.finish()
-        self._lengths.remove()
+        for (stem, dtype), file in zip(self._dtypes.items(), self._data, strict=True):
+            self.files[file.path.name] = file.close()
+            index = HashedWriter(self._folder / f"{stem}.idx")
+            try:
+                self._write_index(index, dtype)
+                self.files[index.path.name] = index.close()
+            finally:
+                index.abandon()
+        self._lengths.path.unlink()
 
-    def _write_index(self, name: str, dtype: str) -> None:
+    def _write_index(self, index: HashedWriter, dtype: str) -> None:
         """Write an index: rows of 3 2 tokens of two bytes have lengths 3 2, starts 0 6 and the document list 0 1 2."""
-        # Tokens and mask have the same rows, so both indexes are written from the same lengths.
-        index, n, size = self._set.open(name), self._lengths.n, np.dtype(dtype).itemsize
+        n, size, before = self._n, np.dtype(dtype).itemsize, 0
         # Little-endian, without padding: version, dtype code, sequences, documents (every row is one) and the end.
         index.write(MAGIC + struct.pack("<QBQQ", VERSION, DTYPE_CODES[dtype], n, n + 1))
-        for lengths in self._lengths.chunks():
+        for lengths in self._chunks():
             index.write(lengths.astype("<i4"))
-        before = 0
-        for lengths in self._lengths.chunks():
+        for lengths in self._chunks():
             # `before` carries the end of one chunk into the next.
             ends: Int64s = before + size * np.cumsum(lengths)
             index.write((ends - size * lengths).astype("<i8"))
             before = int(ends[-1])
         # In pieces: the list has 8 bytes a row.
-        for first in range(0, n + 1, 1 << 17):
-            index.write(np.arange(first, min(first + (1 << 17), n + 1), dtype="<i8"))
+        for first in range(0, n + 1, CHUNK):
+            index.write(np.arange(first, min(first + CHUNK, n + 1), dtype="<i8"))
+
+    def _chunks(self) -> Iterator[Int64s]:
+        """The lengths of all rows, some at a time."""
+        with self._lengths.path.open("rb") as file:
+            while data := file.read(8 * CHUNK):
+                yield np.frombuffer(data, dtype=np.int64)
 
     def abandon(self) -> None:
         """Close and delete unfinished files; does nothing after `close`."""
-        self._set.abandon()
-        self._lengths.remove()
+        for file in (*self._data, self._lengths):
+            file.abandon()
 
 
-def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
+def _use(settings: Settings, splits: dict[str, Source]) -> list[str]:
     del settings
     lines = [
         "Give Megatron the path without its suffix: --data-path DIRECTORY/train, or IndexedDataset('DIRECTORY/train').",
         "Rows are exported as they are, without an additional end-of-document token. Whether --eod-mask-loss, "
         "--reset-position-ids and --reset-attention-mask work depends on the token that ends your rows.",
     ]
-    if any(facts.has_mask for facts in splits.values()):
+    if any(source.has_mask for source in splits.values()):
         lines.append(
             "Megatron's GPTDataset does not read a mask. It is a second dataset (train_mask), aligned with the tokens, "
             "not with the labels; a dataset class of yours must read both. For SFT without code of your own, export "

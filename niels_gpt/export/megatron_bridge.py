@@ -26,7 +26,7 @@ import numpy.typing as npt
 from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Format, Settings
 from niels_gpt.export.rows import Int64s, Rows, padded
-from niels_gpt.export.source import Facts
+from niels_gpt.export.source import Source
 from niels_gpt.export.writers import ParquetFile
 from niels_gpt.store.checksums import FileRecord
 
@@ -37,14 +37,14 @@ ROW_GROUP = 500  # rows
 class PackedRows:
     """Writes one split."""
 
-    def __init__(self, folder: Path, facts: Facts, settings: Settings) -> None:
+    def __init__(self, folder: Path, source: Source, settings: Settings) -> None:
         self._multiple, self._pad_id = settings.options["pad_multiple"], settings.options["pad_id"]
         if self._multiple == 1 and self._pad_id is not None:
             raise UsageError(
                 "pad_id without pad_multiple; pass the multiple to which texts are padded (--pad-multiple 2*CP)"
             )
         # Ids are stored as int32, which bounds the id where no vocabulary is recorded.
-        most = (facts.vocab_size or 2**31) - 1
+        most = (source.dataset.vocab_size or 2**31) - 1
         is_id = isinstance(self._pad_id, int) and 0 <= self._pad_id <= most
         if self._multiple > 1 and not is_id:
             raise UsageError(
@@ -53,7 +53,7 @@ class PackedRows:
             )
         self.files: dict[str, FileRecord] = {}
         columns = {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"}
-        self._file = ParquetFile(folder / f"{FILE_NAMES[facts.split]}.idx.parquet", columns)
+        self._file = ParquetFile(folder / f"{FILE_NAMES[source.split.name]}.idx.parquet", columns)
 
     def write(self, rows: Rows) -> None:
         """Append rows."""
@@ -95,8 +95,8 @@ def text_starts(rows: Rows) -> Int64s:
     return starts - np.repeat(rows.starts, rows.texts_per_row())
 
 
-def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
-    size = settings.max_length or "the longest row"
+def _use(settings: Settings, splits: dict[str, Source]) -> list[str]:
+    size = settings.how.max_length or "the longest row"
     multiple, pad_id = settings.options["pad_multiple"], settings.options["pad_id"]
     # Context parallelism cuts every text into 2 * CP equal parts.
     parallelism = (
@@ -119,7 +119,7 @@ def _use(settings: Settings, splits: dict[str, Facts]) -> list[str]:
         "is normally not trained, so this changes nothing, unless eos also occurs inside trained turns.",
         parallelism,
     ]
-    if not settings.packing:
+    if not settings.how.packing:
         lines.append("Rows are not packed; export with --packing --sequence-length to fill them.")
     return lines
 

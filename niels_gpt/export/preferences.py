@@ -23,9 +23,8 @@ import numpy.typing as npt
 
 from niels_gpt.datasets import Split, open_dataset
 from niels_gpt.errors import UsageError
-from niels_gpt.export.arranging import Arrangement
 from niels_gpt.export.formats import Settings
-from niels_gpt.export.source import Facts
+from niels_gpt.export.source import Source
 from niels_gpt.export.writers import HubFiles
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.progress import Progress
@@ -85,15 +84,22 @@ class PreferenceSource:
     """One split of a dataset of preferences, opened and checked.
 
     Raises:
-        UsageError: the format cannot hold the data. CacheError: the dataset is damaged, or a group too long.
+        UsageError: no preferences, or the format cannot hold them.
+        CacheError: the dataset is damaged, or a group too long.
     """
 
-    def __init__(self, source: Path, split: str, chosen: PreferenceFormat, how: Arrangement, settings: Settings):
-        self._dataset = open_dataset(source)
-        self.facts = Facts.of(self._dataset, self._dataset.split(split))
-        self._chosen, self._how, self._options = chosen, how, settings.options
+    def __init__(self, path: Path, split: str, chosen: PreferenceFormat, settings: Settings) -> None:
+        dataset = open_dataset(path)
+        if dataset.manifest.get("kind") != "preferences":
+            raise UsageError(
+                f"{path}: not a dataset of preferences; build one with: niels-gpt preferences build. For "
+                "conversations: --to trl"
+            )
+        self.source = Source(dataset, dataset.split(split))
+        self._chosen, self._how, self._options = chosen, settings.how, settings.options
+        how = settings.how
         fitting = Fitting(how.max_length or NO_LIMIT, how.too_long, self._options["no_completion"])
-        self._split = PreferenceSplit([source], split, fitting)
+        self._split = PreferenceSplit([path], split, fitting)
         self._scalars = dict(chosen.scalars)
         # TRL would read a column of margins that were never computed, and its loss would change.
         has_margins = False
@@ -102,7 +108,7 @@ class PreferenceSource:
             has_margins = bool(known.any())
             if has_margins and not known.all():
                 raise UsageError(
-                    f"{source}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for "
+                    f"{path}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for "
                     "every row. Pass margin=none"
                 )
         if not has_margins:
@@ -111,7 +117,7 @@ class PreferenceSource:
     def open_files(self, folder: Path, settings: Settings) -> HubFiles:
         """The files that `write` fills, below the export's directory."""
         columns = dict.fromkeys(self._chosen.lists, "int32")
-        self._files = HubFiles(folder, self.facts.split, settings.shard_tokens, columns, self._scalars)
+        self._files = HubFiles(folder, self.source.split.name, settings.shard_tokens, columns, self._scalars)
         return self._files
 
     def _append(self, rows: list[Row]) -> None:
@@ -133,10 +139,10 @@ class PreferenceSource:
         """
         chosen, limit = self._chosen, self._how.limit
         n = len(self._split)
-        stored = self._dataset.split(self.facts.split)
+        stored = self.source.split
         # Groups are shuffled, and not rows: a permutation that is computed position by position takes no memory.
         shuffled = None if self._how.shuffle is None else order(self._how.shuffle, 0, n)
-        progress.begin(f"{self.facts.split} to {chosen.name}", total=n, unit="groups")
+        progress.begin(f"{self.source.split.name} to {chosen.name}", total=n, unit="groups")
         counts = dict.fromkeys(("rows", "texts", "tokens", "trained_tokens", "groups_without_rows"), 0)
         for first in range(0, n, GROUPS_AT_ONCE):
             stop = min(n, first + GROUPS_AT_ONCE)
@@ -161,7 +167,8 @@ class PreferenceSource:
                 break
         if not counts["rows"]:
             raise UsageError(
-                f"{self.facts.path}: no row of {self.facts.split} is left: no group has a better and a worse completion"
+                f"{self.source.dataset.path}: no row of {self.source.split.name} is left: no group has a better and a "
+                "worse completion"
             )
         return counts
 

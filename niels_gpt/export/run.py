@@ -12,19 +12,12 @@ import numpy as np
 from niels_gpt import ranges
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, shown
 from niels_gpt.export.arranging import Arrangement, arrange, n_rows
-from niels_gpt.export.formats import SHARD_TOKENS, Files, Format, Settings, SplitWriter
+from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings, SplitWriter
 from niels_gpt.export.preferences import PreferenceFormat, PreferenceSource, check_options
 from niels_gpt.export.registry import any_format_named
 from niels_gpt.export.rows import Rows
-from niels_gpt.export.source import (
-    Facts,
-    Source,
-    check_bytes,
-    checked_split,
-    open_source,
-    require_preferences,
-    splits_of,
-)
+from niels_gpt.export.source import Source, check_bytes, checked_split, open_source, splits_of
+from niels_gpt.export.writers import HubFiles
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.store.checksums import FileRecord
@@ -77,35 +70,28 @@ def export(
         CacheError: the source is missing, unfinished or damaged. OutputExists: `out` exists already.
         MissingExtra: a library is not installed. StorageError: writing failed; `out` is then as it was before.
     """
-    arrangement = {
-        "limit": limit,
-        "max_length": max_length,
-        "too_long": too_long,
-        "packing": packing,
-        "shuffle": shuffle,
-    }
+    arrangement = {"limit": limit, "max_length": max_length, "too_long": too_long}
     # First: whether an option exists does not depend on the data.
-    form, how, settings = _checked_arguments(to, arrangement, binary, shard_tokens, options)
-    path = Path(source)
-    wanted = checked_split(split)
-    if isinstance(form, PreferenceFormat):
-        require_preferences(path)
+    form, settings = _checked_arguments(
+        to, {**arrangement, "packing": packing, "shuffle": shuffle}, binary, shard_tokens, options
+    )
+    path, wanted = Path(source), checked_split(split)
     # Whatever can be refused without reading all rows is refused first: val comes last, perhaps after hours.
     splits: dict[str, _Conversations | PreferenceSource] = {
-        name: PreferenceSource(path, name, form, how, settings)
+        name: PreferenceSource(path, name, form, settings)
         if isinstance(form, PreferenceFormat)
-        else _Conversations(open_source(path, name), form, how, settings)
+        else _Conversations(open_source(path, name), form, settings)
         for name in wanted or splits_of(path)
     }
     if not splits:
         raise CacheError(f"{path}: no split contains rows; there is nothing to export")
     with StagedDirectory(Path(out), manifest=MANIFEST_NAME, overwrite=overwrite) as staged, ExitStack() as stack:
-        writers: dict[str, Files] = {}
+        writers: dict[str, SplitWriter | HubFiles] = {}
         for name, opened in splits.items():
             writers[name] = opened.open_files(staged.path, settings)
             # After an error in any split all writers close their files, before the staged directory is removed.
             stack.callback(writers[name].abandon)
-        if how.limit is None:
+        if limit is None:
             check_bytes(path, progress)
         files: dict[str, FileRecord] = {}
         counts: dict[str, dict[str, int]] = {}
@@ -113,16 +99,12 @@ def export(
             counts[name] = splits[name].write(progress)
             writer.close()
             files |= writer.files
-        return _finish(staged, form, settings, how, {name: of.facts for name, of in splits.items()}, counts, files)
+        return _finish(staged, form, settings, {name: opened.source for name, opened in splits.items()}, counts, files)
 
 
 def _checked_arguments(
-    to: str,
-    arrangement: dict[str, Any],
-    binary: bool,
-    shard_tokens: int,
-    options: dict[str, Any],
-) -> tuple[Format | PreferenceFormat, Arrangement, Settings]:
+    to: str, arrangement: dict[str, Any], binary: bool, shard_tokens: int, options: dict[str, Any]
+) -> tuple[Format | PreferenceFormat, Settings]:
     """The arguments of `export`, checked."""
     form = any_format_named(to)
     for name, value in options.items():
@@ -139,16 +121,15 @@ def _checked_arguments(
         check_options(format_options)
     # The arrangement must know of padding: packed rows are planned with the lengths of padded texts.
     how = Arrangement(**arrangement, pad_multiple=format_options.get("pad_multiple", 1))
-    settings = Settings(how.packing, how.max_length, shard_tokens, format_options, binary)
-    if settings.packing and not form.packs:
+    if how.packing and not form.packs:
         raise UsageError(
             f"{form.name} has no rows of several texts; leave packing out (its trainer cuts or packs the documents "
             "itself)"
         )
-    ranges.SHARD_TOKENS.check(settings.shard_tokens)
+    ranges.SHARD_TOKENS.check(shard_tokens)
     if form.library is not None:
         check_library(form.library)
-    return form, how, settings
+    return form, Settings(how, shard_tokens, format_options, binary)
 
 
 def recorded_choices(
@@ -161,11 +142,11 @@ def recorded_choices(
     """
     # `pad_multiple` is an option of the format.
     names = [name for name in Arrangement().to_json() if name in options and name != "pad_multiple"]
-    fields = {name: options.pop(name) for name in names}
-    return _recorded(*_checked_arguments(to, fields, binary, shard_tokens, options))
+    arrangement = {name: options.pop(name) for name in names}
+    return _recorded(*_checked_arguments(to, arrangement, binary, shard_tokens, options))
 
 
-def _recorded(form: Format | PreferenceFormat, how: Arrangement, settings: Settings) -> dict[str, Any]:
+def _recorded(form: Format | PreferenceFormat, settings: Settings) -> dict[str, Any]:
     """The arguments as export.json records them; a recipe compares them to see whether an export is up to date."""
     return {
         "format": form.name,
@@ -173,7 +154,7 @@ def _recorded(form: Format | PreferenceFormat, how: Arrangement, settings: Setti
         "options": settings.options,
         "binary": settings.binary,
         "shard_tokens": settings.shard_tokens,
-        "arrangement": how.to_json(),
+        "arrangement": settings.how.to_json(),
     }
 
 
@@ -181,13 +162,12 @@ def _finish(
     staged: StagedDirectory,
     form: Format | PreferenceFormat,
     settings: Settings,
-    how: Arrangement,
-    facts: dict[str, Facts],
+    sources: dict[str, Source],
     counts: dict[str, dict[str, int]],
     files: dict[str, FileRecord],
 ) -> dict[str, Any]:
     """Write README and manifest, the manifest last: a directory with export.json is complete."""
-    use = form.use if isinstance(form, PreferenceFormat) else form.use(settings, facts)
+    use = form.use if isinstance(form, PreferenceFormat) else form.use(settings, sources)
     readme = [f"# {form.title}", "", "Written by `niels-gpt export`. `export.json` lists the files with checksums."]
     readme += ["", "| split | rows | texts | tokens | trained |", "|---|---|---|---|---|"]
     for name, of_split in counts.items():
@@ -195,15 +175,15 @@ def _finish(
         readme.append(f"| {name} | {numbers} |")
     readme += ["", "## How to use it", "", *(f"* {line}" for line in use), ""]
     files[README_NAME] = write_atomic(staged.path / README_NAME, "\n".join(readme).encode())
-    dataset = next(iter(facts.values()))  # vocabulary, tokenizer and kind are the dataset's, equal in all splits
+    dataset = next(iter(sources.values())).dataset
     manifest = with_manifest_hash(
         {
             "format_version": FORMAT_VERSION,
             "kind": "export",
-            **_recorded(form, how, settings),
+            **_recorded(form, settings),
             "source": {
                 "kind": dataset.kind,
-                "fingerprints": {name: of_split.fingerprint for name, of_split in facts.items()},
+                "fingerprints": {name: source.split.fingerprint for name, source in sources.items()},
                 "tokenizer_sha256": dataset.tokenizer_sha256,
                 "vocab_size": dataset.vocab_size,
                 "special_token_ids": dataset.special_token_ids,
@@ -221,21 +201,25 @@ def _finish(
 class _Conversations:
     """One split of conversations or documents, opened and arranged."""
 
-    def __init__(self, source: Source, form: Format, how: Arrangement, settings: Settings) -> None:
-        self.facts, self._source, self._form, self._how = source.facts, source, form, how
+    def __init__(self, source: Source, form: Format, settings: Settings) -> None:
+        self.source, self._form, self._how = source, form, settings.how
         # `arrange` checks when it is called and reads when it is iterated over.
-        self._rows = _with_weights_of(form, arrange(source, how), settings.binary, source.facts)
+        self._rows = _with_weights_of(form, arrange(source, settings.how), settings.binary, source)
 
     def open_files(self, folder: Path, settings: Settings) -> SplitWriter:
         """The files that `write` fills, below the export's directory."""
-        self._writer = self._form.open(folder, self.facts, settings)
+        self._writer = self._form.open(folder, self.source, settings)
         return self._writer
 
     def write(self, progress: Progress) -> dict[str, int]:
         """Write all rows, and return how many rows, texts, tokens and trained tokens there were."""
-        how, counts = self._how, dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0)
-        expected = self.facts.n_tokens if how.limit is None else None
-        progress.begin(f"{self.facts.split} to {self._form.name}", total=expected, unit="tokens")
+        how, split, counts = (
+            self._how,
+            self.source.split,
+            dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0),
+        )
+        expected = split.n_tokens if how.limit is None else None
+        progress.begin(f"{split.name} to {self._form.name}", total=expected, unit="tokens")
         for rows in self._rows:
             self._writer.write(rows)
             counts["rows"] += len(rows)
@@ -245,11 +229,11 @@ class _Conversations:
             progress.advance(len(rows.ids))
             # The total is an estimate from the rows so far: 3,000 tokens in 10 of 100 rows are about 30,000 in all.
             if how.limit is not None:
-                progress.expect(counts["tokens"] * (n_rows(self._source, how) or 1) // max(1, counts["rows"]))
+                progress.expect(counts["tokens"] * (n_rows(self.source, how) or 1) // max(1, counts["rows"]))
         return counts
 
 
-def _with_weights_of(form: Format, portions: Iterator[Rows], binary: bool, facts: Facts) -> Iterator[Rows]:
+def _with_weights_of(form: Format, portions: Iterator[Rows], binary: bool, source: Source) -> Iterator[Rows]:
     """The rows with weights as the format can hold them.
 
     Raises:
@@ -266,9 +250,9 @@ def _with_weights_of(form: Format, portions: Iterator[Rows], binary: bool, facts
                 # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of this portion.
                 row = number + int(np.searchsorted(rows.starts, at, side="right")) - 1
                 raise UsageError(
-                    f"{facts.path}: row {row:,} of {facts.split} has a token of weight {rows.weights[at]:g}, and "
-                    f"{form.name} holds only 0 and 1; pass --binary (binary=True) to write all above 0 as 1, or "
-                    "write the weights into files of your own, as examples/exports/litdata.py does"
+                    f"{source.dataset.path}: row {row:,} of {source.split.name} has a token of weight "
+                    f"{rows.weights[at]:g}, and {form.name} holds only 0 and 1; pass --binary (binary=True) to write "
+                    "all above 0 as 1, or write the weights into files of your own, as examples/exports/litdata.py does"
                 )
             yield Rows(rows.ids, rows.lengths, rows.begins, rows.trained.astype(np.uint8))
         # Rows are numbered through all portions, for the message.

@@ -20,68 +20,32 @@ from niels_gpt.store.manifests import verify_files
 PORTION_TOKENS = 1 << 20
 
 
-@dataclass(frozen=True)
-class Facts:
-    """Properties of a split that are known before it is read.
-
-    Attributes:
-        kind: "episodes", "sft" or "pretrain".
-        vocab_size: ids are below it; `None` if that is not recorded.
-        has_mask: the source records which tokens are trained; else all are.
-        has_weights: the mask is float32, so weights may lie between 0 and 1.
-        several_texts: a row may hold several texts.
-        special_token_ids, tokenizer_sha256: as recorded.
-        fingerprint: identifies the content of the source.
-    """
-
-    path: Path
-    kind: str
-    split: str
-    n_tokens: int
-    vocab_size: int | None
-    has_mask: bool
-    has_weights: bool
-    several_texts: bool
-    special_token_ids: dict[str, int]
-    tokenizer_sha256: str | None
-    fingerprint: str
-
-    @classmethod
-    def of(cls, dataset: Dataset, split: Split) -> Facts:
-        """The facts of an opened split."""
-        # Only episodes say in their files whether there are masks, weights and several texts.
-        episodes = split if isinstance(split, EpisodeRows) else None
-        return cls(
-            path=dataset.path,
-            kind=dataset.kind,
-            split=split.name,
-            n_tokens=split.n_tokens,
-            vocab_size=dataset.vocab_size,
-            has_mask=dataset.kind == "sft" if episodes is None else episodes.mask_dtype is not None,
-            has_weights=episodes is not None and episodes.mask_dtype == "float32",
-            several_texts=episodes is not None and episodes.has_segments,
-            special_token_ids=dataset.special_token_ids,
-            tokenizer_sha256=dataset.tokenizer_sha256,
-            fingerprint=split.fingerprint,
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class Source:
-    """An opened split: rows that can be read in any order, or the documents of a pretraining cache, in theirs."""
+    """An opened split: rows that can be read in any order, or the documents of a pretraining cache, in theirs.
 
-    facts: Facts
+    Of its attributes, only `split.rows` and `split.chunks` read tokens.
+    """
+
+    dataset: Dataset
     split: Split
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether it records which tokens are trained; else all are."""
+        if isinstance(self.split, EpisodeRows):
+            return self.split.mask_dtype is not None
+        return self.dataset.kind == "sft"
+
+    @property
+    def several_texts(self) -> bool:
+        """Whether a row may hold several texts."""
+        return isinstance(self.split, EpisodeRows) and self.split.has_segments
 
     @property
     def is_stream(self) -> bool:
         """Whether its rows are documents of a pretraining cache, which are found by reading from the beginning."""
-        return self.facts.kind == "pretrain"
-
-    @property
-    def n(self) -> int:
-        """How many rows there are; of a stream this is not asked for."""
-        return len(self.split)
+        return self.dataset.kind == "pretrain"
 
     def read(self, numbers: Int64s) -> Rows:
         """Some rows, in this order.
@@ -89,11 +53,11 @@ class Source:
         Raises:
             CacheError: an id outside the vocabulary, or a weight that is none.
         """
-        return checked(self.split.rows(numbers), self.facts, self.split)
+        return self._checked(self.split.rows(numbers))
 
     def documents(self) -> Iterator[Rows]:
         """All documents of a stream, about `PORTION_TOKENS` tokens at a time."""
-        return (checked(rows, self.facts, self.split) for rows in self.split.chunks(PORTION_TOKENS))
+        return (self._checked(rows) for rows in self.split.chunks(PORTION_TOKENS))
 
     def in_order(self, order: Callable[[Int64s], Int64s], n: int) -> Iterator[Rows]:
         """`n` rows, about `PORTION_TOKENS` tokens at a time; `order` maps places to the numbers of rows."""
@@ -103,46 +67,45 @@ class Source:
             for part in portions_of(self.split.lengths_of(numbers)):
                 yield self.read(numbers[part])
 
+    def _checked(self, stored: datasets.Rows) -> Rows:
+        """Stored rows as rows of an export, in which weights are 0 wherever a text begins.
+
+        Raises:
+            CacheError: an id outside the vocabulary, or a weight that is none.
+        """
+        begins: Bools | None = None
+        if stored.segment_ids is not None:
+            # Segments 0 0 1 | 0 0 of two rows: texts begin at 0 2 3.
+            begins = np.zeros(len(stored.ids), dtype=np.bool_)
+            # Also True where the next row begins with another number; `rows_of` marks the start of every row anyway.
+            begins[1:] = stored.segment_ids[1:] != stored.segment_ids[:-1]
+        rows = rows_of(stored.ids, stored.lengths, stored.weights, begins)
+
+        def where(token: int) -> str:
+            # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of these.
+            return self.split.describe(int(stored.numbers[np.searchsorted(stored.starts, token, side="right") - 1]))
+
+        limit = self.dataset.vocab_size
+        # Comparing the maximum is fast; the place is searched only for the error message.
+        if limit is not None and rows.ids.size and rows.ids.max() >= limit:
+            at = int(np.argmax(rows.ids >= limit))
+            raise CacheError(
+                f"{where(at)}: id {int(rows.ids[at])} is outside the vocabulary of {limit:,}; the files are "
+                "damaged, or of another tokenizer. Restore them, or build again"
+            )
+        weights = rows.weights
+        # An unsigned weight cannot be negative.
+        valid = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
+        if not valid.all():
+            at = int(np.argmin(valid))  # the first False
+            expected = "0 or 1" if weights.dtype == np.uint8 else "a weight of 0 or more"
+            raise CacheError(f"{where(at)}: mask {weights[at]}; expected {expected}. Build the dataset again")
+        return rows
+
 
 def portions_of(lengths: Int64s) -> Iterator[slice]:
     """Rows in slices of about `PORTION_TOKENS` tokens; a longer row has one of its own."""
     return slices_of_tokens(lengths, PORTION_TOKENS)
-
-
-def checked(stored: datasets.Rows, facts: Facts, split: Split) -> Rows:
-    """Stored rows as rows of an export, in which weights are 0 wherever a text begins.
-
-    Raises:
-        CacheError: an id outside the vocabulary, or a weight that is none.
-    """
-    begins: Bools | None = None
-    if stored.segment_ids is not None:
-        # Segments 0 0 1 | 0 0 of two rows: texts begin at 0 2 3.
-        begins = np.zeros(len(stored.ids), dtype=np.bool_)
-        # Also True where the next row begins with another number; `rows_of` marks the start of every row anyway.
-        begins[1:] = stored.segment_ids[1:] != stored.segment_ids[:-1]
-    rows = rows_of(stored.ids, stored.lengths, stored.weights, begins)
-
-    def where(token: int) -> str:
-        # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of these.
-        return split.describe(int(stored.numbers[np.searchsorted(stored.starts, token, side="right") - 1]))
-
-    limit = facts.vocab_size
-    # Comparing the maximum is fast; the place is searched only for the error message.
-    if limit is not None and rows.ids.size and rows.ids.max() >= limit:
-        at = int(np.argmax(rows.ids >= limit))
-        raise CacheError(
-            f"{where(at)}: id {int(rows.ids[at])} is outside the vocabulary of {limit:,}; the files are "
-            "damaged, or of another tokenizer. Restore them, or build again"
-        )
-    weights = rows.weights
-    # An unsigned weight cannot be negative.
-    valid = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
-    if not valid.all():
-        at = int(np.argmin(valid))  # the first False
-        expected = "0 or 1" if weights.dtype == np.uint8 else "a weight of 0 or more"
-        raise CacheError(f"{where(at)}: mask {weights[at]}; expected {expected}. Build the dataset again")
-    return rows
 
 
 def splits_of(path: Path) -> list[str]:
@@ -154,26 +117,17 @@ def splits_of(path: Path) -> list[str]:
     return list(open_dataset(path).splits)
 
 
-def require_preferences(path: Path) -> None:
-    """Raise `UsageError` unless a dataset holds preferences."""
-    if open_dataset(path).manifest.get("kind") != "preferences":
-        raise UsageError(
-            f"{path}: not a dataset of preferences; build one with: niels-gpt preferences build. For "
-            "conversations: --to trl"
-        )
-
-
 def open_source(path: Path, split: str) -> Source:
     """One split of a dataset; empty episodes are left out.
 
     Raises:
         CacheError: not there, unfinished or damaged, or without such a split.
     """
-    # Also a split that exists and holds nothing: its export would be empty.
-    if split not in splits_of(path):
-        raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(splits_of(path)) or 'nothing'}")
     # A text of no tokens has no place in any of the formats.
     dataset = open_dataset(path, min_tokens=1)
+    # Also a split that exists and holds nothing: its export would be empty.
+    if split not in dataset.splits:
+        raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(dataset.splits) or 'nothing'}")
     if dataset.kind == "episodes":  # preferences are stored as episodes
         require_plain_episodes(path, dataset.manifest or None)
     opened = dataset.split(split)
@@ -184,7 +138,7 @@ def open_source(path: Path, split: str) -> Source:
         )
     if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass
-    return Source(Facts.of(dataset, opened), opened)
+    return Source(dataset, opened)
 
 
 def check_bytes(path: Path, progress: Progress = SILENT) -> None:

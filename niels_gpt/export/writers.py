@@ -2,16 +2,14 @@
 
 ::
 
-    FileSet       files with checksums
     ParquetFile   columns of lists of integers
     HubFiles      several of these, named as a dataset on the hub
-    Spool         numbers on disk until a header can be written
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,72 +20,6 @@ from niels_gpt.errors import storage_errors
 from niels_gpt.export.rows import Int64s
 from niels_gpt.extras import check_library
 from niels_gpt.store.checksums import FileRecord, file_record
-from niels_gpt.store.files import HashedWriter
-
-CHUNK = 1 << 17  # numbers of a spool that are read at once: 1 MB
-
-
-class FileSet:
-    """Files below a directory; those that are finished are in `files`, with size and checksums."""
-
-    def __init__(self, root: Path) -> None:
-        self.files: dict[str, FileRecord] = {}
-        self._root = root
-        self._open: dict[str, HashedWriter] = {}
-
-    def open(self, name: str) -> HashedWriter:
-        """A new file; its directory is created if need be."""
-        path = self._root / name
-        with storage_errors("creating the directory", path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        self._open[name] = HashedWriter(path)
-        return self._open[name]
-
-    def finish(self) -> None:
-        """Close all open files."""
-        for name, file in self._open.items():
-            self.files[name] = file.close()
-        # Finished files are no longer deleted by `abandon`.
-        self._open = {}
-
-    def abandon(self) -> None:
-        """Close and delete unfinished files; does nothing after `finish`."""
-        for file in self._open.values():
-            file.abandon()
-
-
-class Spool:
-    """int64 numbers in a temporary file, for formats whose headers hold how many follow; memory stays flat."""
-
-    def __init__(self, path: Path) -> None:
-        self.n = 0
-        with storage_errors("creating the directory", path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        # Written like other files; no reader uses the hash of a spool.
-        self._file = HashedWriter(path)
-
-    def write(self, numbers: Int64s) -> None:
-        """Append numbers."""
-        # A spool is read back as int64 whatever was written.
-        self._file.write(numbers.astype(np.int64, copy=False))
-        self.n += len(numbers)
-
-    def close(self) -> None:
-        """Finish writing."""
-        self._file.close()
-
-    def chunks(self) -> Iterator[Int64s]:
-        """All numbers in order, some at a time; may be called several times, after `close`."""
-        with self._file.path.open("rb") as file:
-            while data := file.read(8 * CHUNK):
-                yield np.frombuffer(data, dtype=np.int64)
-
-    def remove(self) -> None:
-        """Delete the file; may be called at any time, more than once."""
-        self._file.abandon()
-        # Also after `close`, which leaves the file for `chunks`.
-        self._file.path.unlink(missing_ok=True)
-
 
 # A column of lists: the values of all rows, and how many each row has.
 Lists = tuple[npt.NDArray[Any], Int64s]
