@@ -2,7 +2,8 @@
 
 The renderers are those of `frozen_templates.py`, and so are the conversations, with some more in which every text,
 name and id of the caller holds the spelling of a control token. A silent error is a rendering that claims to be full
-and is not right; control tokens, and samples of another message's data, are judged of "partial" ones too.
+and is not right; control tokens, and samples of another message's data, are judged of "partial" ones too. The exit code
+is 0 if nothing is found but what `EXPECTED` names.
 """
 
 from __future__ import annotations
@@ -19,12 +20,21 @@ from functools import partial
 from typing import Any
 
 from niels_gpt.errors import NielsError
-from niels_gpt.messages import normalise
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.every_template import VARIABLES, encoder
 from tests.renderers.frozen_chats import Chat, other_chats, probe_chats
 from tests.renderers.frozen_templates import FILE, OWN, WITH_STOP, renderer_for, unpack
-from tests.renderers.template_judge import Case, Messages, judge
+from tests.renderers.template_judge import Case, judge
+
+# What stays: patterns of keys and of faults, and why. Text, ids, sampled and content are right there.
+EXPECTED = (
+    (
+        "templates_wild/vllm--tool_chat_template_mistral3",
+        "label of -2 at * kind='MARKUP')",
+        "of an id longer than nine signs, as forged ones are, the template writes the last nine. No letter shows where "
+        "these begin, so that they count as markup of the call, and not as its text",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,7 @@ class Judged:
     """The verdicts on one renderer.
 
     Attributes:
-        counts: "refused", "full", "partial", "unseen".
+        counts: "refused", "full", "partial", "unseen", and "expected" faults.
         faults: `(conversation, attribution, fault)`.
     """
 
@@ -43,17 +53,11 @@ class Judged:
 
 def case_of(renderer: TemplateRenderer, key: str, chat: Chat) -> Case:
     variables = None if key.removesuffix(WITH_STOP).endswith(OWN) else VARIABLES
-    return Case(renderer, adapted(renderer, chat.messages), chat.tools, chat.prompt, variables, renderer.final_stop)
+    return Case(renderer, chat.messages, chat.tools, chat.prompt, variables, renderer.final_stop)
 
 
-def adapted(renderer: TemplateRenderer, messages: Messages) -> Messages:
-    """The messages as the template reads them: parts joined, a developer's as the system's, as servers do it."""
-    attributor = renderer._attributor
-    try:
-        found = [attributor._given(message) for message in attributor.reads.adapted(normalise(messages))[0]]
-    except NielsError:  # which the renderer will refuse, too
-        return messages
-    return [{key: value for key, value in one.items() if key not in ("thinking", "reasoning")} for one in found]
+def is_expected(key: str, fault: str) -> bool:
+    return any(fnmatch.fnmatchcase(key, keys) and fnmatch.fnmatchcase(fault, faults) for keys, faults, _ in EXPECTED)
 
 
 def judged(key: str, chats: Sequence[Chat]) -> Judged:
@@ -68,7 +72,9 @@ def judged(key: str, chats: Sequence[Chat]) -> Judged:
         verdict = judge(case_of(renderer, key, chat))
         result.counts[verdict.outcome] += 1
         result.counts["unseen"] += not verdict.seen
-        result.faults.extend((chat.name, verdict.outcome, fault) for fault in verdict.faults)
+        faults = [fault for fault in verdict.faults if not is_expected(key, fault)]
+        result.counts["expected"] += len(verdict.faults) - len(faults)
+        result.faults.extend((chat.name, verdict.outcome, fault) for fault in faults)
     return result
 
 
@@ -114,19 +120,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     encoder()  # before the processes, so that they share it
     chats = [chat for chat in (*probe_chats(), *other_chats()) if fnmatch.fnmatchcase(chat.name, chosen.chats)]
     named = [key for key in unpack(FILE.read_bytes())[0] if fnmatch.fnmatchcase(key, chosen.only)]
-    total, wrong = Counter[str](), 0
+    groups: dict[str, Counter[str]] = {}
     with multiprocessing.Pool(chosen.jobs, maxtasksperchild=12) as pool:
         for found in pool.imap(partial(judged, chats=chats[:: chosen.step]), named):
-            total += found.counts
-            wrong += len(found.faults)
+            group = found.key.partition("/")[0] if "/" in found.key else "models' own"
+            counts = groups.setdefault(group, Counter())
+            counts += found.counts + Counter(renderers=1, errors=len(found.faults))
             if found.faults:
-                counts = ", ".join(f"{count} {name}" for name, count in found.counts.items())
-                print(f"{found.key}: {len(found.faults)} errors ({counts})", flush=True)
+                print(f"{found.key}: {len(found.faults)} errors ({_shown(found.counts)})", flush=True)
                 for name, attribution, fault in found.faults[: None if chosen.every else 2]:
                     print(f"   {name!r}, {attribution}: {fault}", flush=True)
-    print(f"{len(named)} renderers: " + ", ".join(f"{count} {name}" for name, count in total.items()))
-    print(f"{wrong} errors")
-    return 1 if wrong else 0
+    for group, counts in groups.items():
+        print(f"{group}: {_shown(counts)}")
+    return 1 if any(counts["errors"] for counts in groups.values()) else 0
+
+
+def _shown(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()) if count)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ Where the other letters lead the template elsewhere, the judge cannot tell, and 
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from itertools import product
 from typing import Any
 
@@ -26,8 +25,8 @@ import jinja2
 
 from niels_gpt.errors import NielsError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
+from tests.renderers.served_messages import Messages, Server
 
-Messages = list[dict[str, Any]]
 FIRST = 0x20000  # printable letters, of which each source of text has eight
 NONE, MANY = -1, -2  # owner of the template's text; owner of a label that several messages may have
 _TAG = re.compile(r"</?\w+>|\[/?[A-Z_]+\]")  # which templates look for in contents
@@ -48,20 +47,7 @@ def plain_template(source: str) -> jinja2.Template:
     return template
 
 
-def as_given(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates get it: without nulls, with reasoning under every name and arguments as objects."""
-    given = {key: value for key, value in message.items() if value is not None}
-    if "reasoning_content" in given:
-        given = {**dict.fromkeys(("thinking", "reasoning"), given["reasoning_content"]), **given}
-    if given.get("tool_calls"):
-        given["tool_calls"] = copy.deepcopy(given["tool_calls"])
-        for function in (call["function"] for call in given["tool_calls"]):
-            if isinstance(function["arguments"], str):
-                function["arguments"] = json.loads(function["arguments"])
-    return given
-
-
-def plainly(
+def rendered(
     renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool, variables: dict[str, Any] | None = None
 ) -> str | None:
     """The text of transformers' environment; `None` where the template refuses or fails."""
@@ -69,7 +55,7 @@ def plainly(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return plain_template(renderer.source).render(
-                messages=[as_given(message) for message in messages],
+                messages=messages,
                 tools=tools,
                 documents=None,
                 add_generation_prompt=gen,
@@ -77,6 +63,23 @@ def plainly(
             )
     except Exception:  # whatever a template fails with
         return None
+
+
+@lru_cache(maxsize=4)
+def _server(renderer: TemplateRenderer, variables: tuple[tuple[str, Any], ...]) -> Server:
+    return Server(lambda messages: rendered(renderer, messages, None, False, dict(variables)))
+
+
+def served(renderer: TemplateRenderer, messages: Messages, variables: dict[str, Any] | None) -> Messages:
+    """The messages as a server gives them to the renderer's template."""
+    return _server(renderer, tuple((variables or {}).items())).given(messages)
+
+
+def plainly(
+    renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool, variables: dict[str, Any] | None = None
+) -> str | None:
+    """What a server renders of messages; `None` where the template refuses or fails."""
+    return rendered(renderer, served(renderer, messages, variables), tools, gen, variables)
 
 
 # ---- letters
@@ -220,9 +223,14 @@ class Case:
     variables: dict[str, Any] | None = None
     final_stop: str = ""
 
+    @cached_property
+    def given(self) -> Messages:
+        """The messages as the template gets them."""
+        return served(self.renderer, self.messages, self.variables)
+
     def plainly(self, messages: Messages, *, prompt: bool) -> str | None:
-        """What transformers renders of messages, with the case's tools."""
-        return plainly(self.renderer, messages, self.tools, prompt, self.variables)
+        """What transformers renders of some of `given`, with the case's tools."""
+        return rendered(self.renderer, messages, self.tools, prompt, self.variables)
 
     @property
     def stops(self) -> list[str]:
@@ -259,7 +267,7 @@ def judge(case: Case) -> Verdict:
         kind = piece.kind.name if hasattr(piece, "kind") else ""
         facts += [Fact(piece.msg, piece.sampled, piece.content, piece.scaffold, kind)] * len(piece.text)
     text = "".join(piece.text for piece in out.pieces())
-    expected = case.plainly(case.messages, prompt=case.prompt)
+    expected = case.plainly(case.given, prompt=case.prompt)
     if expected is None:
         return Verdict(outcome, ("transformers refuses it",))
     added = _added_stops(text, expected, case.final_stop)
@@ -300,6 +308,17 @@ def _added_stops(text: str, expected: str, final_stop: str) -> list[int] | None:
     return added if other == len(expected) else None
 
 
+def _behind(text: str, beginning: str) -> range | None:
+    """Where a text goes on behind this beginning, white space aside; `None` if it begins otherwise."""
+    if text.startswith(beginning):
+        return range(len(beginning), len(beginning) + 1)
+    seen = [at for at, character in enumerate(text) if not character.isspace()]
+    count = len("".join(beginning.split()))
+    if not count or "".join(text[at] for at in seen[:count]) != "".join(beginning.split()):
+        return None
+    return range(seen[count - 1] + 1, (seen[count] if count < len(seen) else len(text)) + 1)
+
+
 def _wrong_added_stops(added: Sequence[int], length: int, facts: Sequence[Fact]) -> Iterator[str]:
     for start in added:
         stop = facts[start : start + length]
@@ -315,10 +334,10 @@ def _seen(case: Case, expected: str) -> tuple[str, Letters | None]:
     """The rendering with other letters, if the template does the same as with the caller's."""
     for only_ascii, keeps_tags in product((False, True), repeat=2):
         letters = Letters(keeps_tags, only_ascii)
-        messages = [letters.message(message, index) for index, message in enumerate(case.messages)]
+        messages = [letters.message(message, index) for index, message in enumerate(case.given)]
         tools = [letters.tool(tool) for tool in case.tools] if case.tools else None
         letters.kept = json.dumps([messages, tools], ensure_ascii=False)
-        seen = plainly(case.renderer, messages, tools, case.prompt, case.variables)
+        seen = rendered(case.renderer, messages, tools, case.prompt, case.variables)
         if seen is not None and only_ascii:
             seen = _ESCAPED.sub(lambda pair: str(json.loads(f'"{pair.group()}"')), seen)
         if seen is not None and len(seen) == len(expected):
@@ -345,8 +364,8 @@ class _View:
         self.sources = [letters.source_of(character) for character in seen]
         self.owners = [source[0] if source else NONE for source in self.sources]
         self.kept, self.attribution = letters.kept, attribution
-        self._ends: dict[int, int | None] = {}
-        self.roles = [message["role"] for message in case.messages]
+        self._starts: dict[int, range | None] = {}
+        self.roles = [message["role"] for message in case.given]
         spellings = sorted(case.renderer.encoder.control_ids, key=len, reverse=True)
         self._endings = case.stops
         self._stops = re.compile("|".join(map(re.escape, self._endings)) or r"(?!)")
@@ -375,7 +394,7 @@ class _View:
     def where_full(self) -> Iterator[str]:
         yield from self._bodies()
         yield from self._headers()
-        for index, message in enumerate(self.case.messages):
+        for index, message in enumerate(self.case.given):
             if message["role"] == "assistant":
                 yield from self._answer(index)
             elif any(fact.sampled and fact.msg == index for fact in self.facts):
@@ -384,7 +403,7 @@ class _View:
 
     def _prompt(self) -> Iterator[str]:
         """What the template writes for `add_generation_prompt`; a stop in it may be that of the last answer."""
-        without = self.case.plainly(self.case.messages, prompt=False) if self.case.prompt else None
+        without = self.case.plainly(self.case.given, prompt=False) if self.case.prompt else None
         if without is None or not self.text.startswith(without):
             return
         added = self.text[len(without) :]
@@ -405,7 +424,7 @@ class _View:
                 is_right = not fact.control
             elif self.roles[owner] != "assistant":
                 is_right = fact.msg == owner and fact.content and fact.kind in ("", "CONTEXT")
-            elif (name == "call" and self.roles[fact.msg] != "assistant") or at < (self._served(owner) or 0):
+            elif (name == "call" and self.roles[fact.msg] != "assistant") or at < self._least(owner):
                 continue  # a call that a tool result repeats; text that serving supplies (`<think>`)
             else:
                 is_right = fact.msg == owner and fact.content and fact.kind in ("", *self._kinds(owner, name))
@@ -417,7 +436,7 @@ class _View:
         """The kinds that a text of an assistant may have; think tags in a content divide it."""
         if name == "reasoning":
             return ("REASONING",)
-        return ("REPLY", "REASONING") if "think" in str(self.case.messages[owner].get("content")) else ("REPLY",)
+        return ("REPLY", "REASONING") if "think" in str(self.case.given[owner].get("content")) else ("REPLY",)
 
     def _headers(self) -> Iterator[str]:
         """Headers that name a role; without a name (Mistral, Llama 2) nobody can say whose a gap is."""
@@ -431,7 +450,7 @@ class _View:
             if self.roles[owner] not in self.text[start:at].lower() or fact.content or fact.msg in shared:
                 continue
             # Instructions that come later count as earlier, for templates put them first.
-            before = [m for n, m in enumerate(self.case.messages) if n < owner or self.roles[n] == "system"]
+            before = [m for n, m in enumerate(self.case.given) if n < owner or self.roles[n] == "system"]
             earlier = self.case.plainly(before, prompt=False)
             if earlier is not None and self.text.startswith(earlier) and header < len(earlier):
                 continue  # the turn before ends with it (DeepSeek R1 as vLLM writes it)
@@ -442,16 +461,16 @@ class _View:
         sampled = [at for at, fact in enumerate(self.facts) if fact.sampled and fact.msg == index]
         served = self._served(index)
         if not sampled:
-            if served is not None and index in self.owners[served:]:
+            if served is not None and index in self.owners[served.start :]:
                 yield f"nothing of message {index} is sampled"
             return
         start, stop = sampled[0], sampled[-1] + 1
         if len(sampled) != stop - start:
             yield f"the sampled span of message {index} has holes"
-        if served is not None and start != served:
-            yield f"message {index} is sampled from {self._shown(start)}; serving ends at {self._shown(served)}"
+        if served is not None and start not in served:
+            yield f"message {index} is sampled from {self._shown(start)}; serving ends at {self._shown(served.start)}"
         for at, owner in enumerate(self.owners):
-            if owner == index == self.facts[at].msg and not start <= at < stop and at >= (served or 0):
+            if owner == index == self.facts[at].msg and not start <= at < stop and at >= self._least(index):
                 yield f"message {index} at {self._shown(at)} is not sampled"
                 break
         ends_in = next((token for token in self._endings if self.seen[start:stop].endswith(token)), "")
@@ -464,19 +483,27 @@ class _View:
         if "STOP" in kinds and set(kinds[kinds.index("STOP") :]) != {"STOP"}:
             yield f"a stop of message {index} is not at its end"
 
-    def _served(self, index: int) -> int | None:
-        """Where the text ends that is served for an answer; `None` where the rendering does not begin with it."""
-        if index not in self._ends:
-            before = self.case.messages[:index]
+    def _least(self, index: int) -> int:
+        """Where the text ends that is served for an answer; 0 where the rendering does not begin with it."""
+        served = self._served(index)
+        return 0 if served is None else served.start
+
+    def _served(self, index: int) -> range | None:
+        """Where an answer may begin: behind the text that is served, or behind white space there if that differs.
+
+        `None` where the rendering does not begin with the served text.
+        """
+        if index not in self._starts:
+            before = self.case.given[:index]
             served = self.case.plainly(before, prompt=True)
-            is_begun = served is not None and self.text.startswith(served)
+            begun = None if served is None else _behind(self.text, served)
             # An answer that comes first, where a loop over no messages writes no prompt, and one behind an answer that
             # the template lets continue: no server starts a turn there, and its header is not the model's.
-            if is_begun and (index == 0 or self.roles[index - 1] == "assistant"):
+            if begun is not None and (index == 0 or self.roles[index - 1] == "assistant"):
                 added = (served or "").removeprefix(self.case.plainly(before, prompt=False) or "")
-                is_begun = any(part.strip() for part in self._stops.split(added))
-            self._ends[index] = len(served) if served is not None and is_begun else None
-        return self._ends[index]
+                begun = begun if any(part.strip() for part in self._stops.split(added)) else None
+            self._starts[index] = begun
+        return self._starts[index]
 
     # ---- for readers
 

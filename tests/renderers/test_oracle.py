@@ -21,7 +21,6 @@ from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.renderers.chats import Wanted, conversation
 from tests.renderers.every_template import SOURCES, VARIABLES, renderer_of
-from tests.renderers.judge_templates import adapted
 from tests.renderers.random_templates import Known, joined, random_template, runs
 from tests.renderers.small import CHATML, assistant, user
 from tests.renderers.template_judge import faults
@@ -579,9 +578,9 @@ def test_the_renderings_of_a_conversation_are_freed_when_it_is_proven() -> None:
     gc.collect()
     gc.disable()
     try:
-        before = sum(isinstance(value, Renderings) for value in gc.get_objects())  # which other tests hold
+        before = sum(type(value) is Renderings for value in gc.get_objects())  # which other tests hold
         assert not renderer.proof(CHAT).problems
-        assert sum(isinstance(value, Renderings) for value in gc.get_objects()) == before
+        assert sum(type(value) is Renderings for value in gc.get_objects()) == before
     finally:
         gc.enable()
 
@@ -683,7 +682,7 @@ def judge(name: str, number: int, seed: int) -> Counter[str]:
             counts["refused"] += 1
             continue
         counts["partial" if attribution != "full" else "full"] += 1
-        found = faults(renderer, adapted(renderer, messages), tools, VARIABLES)
+        found = faults(renderer, messages, tools, VARIABLES)
         assert not found, (name, attribution, messages, found[:3])
     return counts
 

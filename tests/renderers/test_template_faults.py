@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -184,3 +185,49 @@ def test_parameters_that_a_template_sorts_are_labels(names: list[str]) -> None:
     assert (rendered.attribution, rendered.attribution_route) == ("full", "gaps")
     labels = "".join(piece.text for piece in renderer.pieces(chat, tools=tools) if piece.kind is Kind.LABEL)
     assert all(name in labels for name in names if name != "type")
+
+
+@pytest.mark.parametrize("text", ["ähnlich wie café", "größe", "世", '"☃"'])
+def test_labels_that_json_escapes_at_their_ends_are_found(text: str) -> None:
+    renderer = made("{{ tools | tojson(ensure_ascii=True) if tools }}" + LOOP.replace("BODY", "m['content']"))
+    tools = [{"type": "function", "function": {"name": "f", "description": text, "parameters": {}}}]
+    chat = [user("who?"), assistant("a man")]
+    rendered, pieces = renderer.render(chat, tools=tools), renderer.pieces(chat, tools=tools)
+    assert (rendered.attribution, rendered.attribution_route) == ("full", "gaps")
+    assert json.dumps(text)[1:-1] in "".join(piece.text for piece in pieces if piece.kind is Kind.LABEL)
+
+
+def test_an_argument_that_is_a_word_of_the_template_is_a_reply() -> None:
+    calls = (
+        "{% for c in m.tool_calls or [] %}{% for k, v in c.function.arguments.items() %}"
+        "{{ k + '=' }}{{ v if v is string else 'yes' if v else 'no' }}{% endfor %}{% endfor %}"
+    )
+    renderer = made(LOOP.replace("{{ BODY }}", "{{ m['content'] }}" + calls))
+    function = {"name": "f", "arguments": {"x": "yes"}}
+    chat = [user("who?"), {**assistant(""), "tool_calls": [{"type": "function", "function": function}]}]
+    assert [piece.kind for piece in renderer.pieces(chat) if piece.text == "yes"] == [Kind.REPLY]
+
+
+def test_a_stop_before_an_answer_of_which_nothing_is_written_is_not_its_own() -> None:
+    source = "{% for m in messages %}{{ ' ' if not loop.first else '' }}{{ m.content }}{% endfor %}"
+    renderer = made(source + "{{ '' if add_generation_prompt else '<|im_end|>' }}", final_stop=STOP)
+    rendered = renderer.render([system(""), user(""), assistant("")])
+    assert rendered.attribution == "partial: message 2 does not begin as the generation prompt"
+    assert rendered.token_ids.count(renderer.encoder.control_ids[STOP]) == 1
+
+
+def test_declarations_in_ordinary_text_are_remembered_whatever_tool_is_called() -> None:
+    calls = "{% for c in m.tool_calls or [] %}{{ '[' + c.function.name + ']' }}{% endfor %}"
+    renderer = made(
+        "{{ 'Tools: ' + tools | tojson + '.\n' if tools }}{% for m in messages %}{{ m.role + ': ' + m['content'] }}"
+        + calls
+        + "{{ '<|im_end|>\n' }}{% endfor %}{{ 'assistant: ' if add_generation_prompt }}"
+    )
+    tools = [{"type": "function", "function": {"name": name, "description": "does it"}} for name in ("f", "g")]
+    for name in ("f", "g", "h"):
+        call = {"type": "function", "function": {"name": name, "arguments": {}}}
+        chat = [user("who?"), {**assistant("so"), "tool_calls": [call]}]
+        rendered, pieces = renderer.render(chat, tools=tools), renderer.pieces(chat, tools=tools)
+        assert (rendered.attribution, rendered.attribution_route) == ("full", "gaps")
+        (label, *_) = [piece.text for piece in pieces if piece.kind is Kind.LABEL]
+        assert label.count("does it") == 2

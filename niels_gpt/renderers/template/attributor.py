@@ -285,7 +285,7 @@ class Attributor:
         if found is None:
             return None
         stretches, unwritten = found
-        joined = with_declarations(text, with_edges(text, stretches), self.controls)
+        joined = with_declarations(text, with_edges(text, stretches), self.controls, tools)
         return Seen(lettered, joined, unwritten, stretches if unwritten else ())
 
     def _rendered(self, lettered: Lettered, gen: bool, text: str) -> tuple[list[Stretch], list[Leaf]] | None:

@@ -71,14 +71,15 @@ def keep_texts(
         labels.discard("")
     if not doubted and not labels:
         return ""
-    uncertain = ""
+    uncertain = dict[str, None]()
     for start, stop in writer.controls.places(text):
         token, inside = text[start:stop], states[start:stop]
         is_doubted = token in doubted or any(token in label or label in token for label in labels)
         if is_doubted and (inside & CONTROL).any():
             _become_text(inside)
-            uncertain = f"the output does not show whether {token!r} is of the template or of a text"
-    return uncertain
+            uncertain[repr(token)] = None
+    named = ", ".join(uncertain)
+    return f"the output does not show whether {named} is of the template or of a text" if named else ""
 
 
 def as_text(fact: int, messages: Sequence[Message]) -> int:

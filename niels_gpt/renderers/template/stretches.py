@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from markupsafe import escape
 
 from niels_gpt.renderers.template.controls import ControlTokens
 from niels_gpt.renderers.template.letters import Leaf, Lettered, Mark, Unseen
-from niels_gpt.renderers.template.strings import forms_of
+from niels_gpt.renderers.template.strings import forms_of, strings_in
 
 _IS_LETTER: Final = re.compile("([\ue000-\uf8ff\U000f0000-\U000ffffd])")
 _LONGEST_QUOTE: Final = 8
@@ -98,7 +98,7 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark], controls: Cont
             raise Unseen(_OTHER_TEXT)
         at += len(text)
         if forms or begin == end:
-            form = next((form for form in forms or (escape(first), first) if output.startswith(form, at)), None)
+            form = next((form for form in forms or _forms_of_end(first) if output.startswith(form, at)), None)
             if form is None:
                 raise Unseen(_OTHER_TEXT)
             size = len(form)
@@ -113,8 +113,9 @@ def _anywhere(output: str, other: str, marks: Mapping[str, Mark], controls: Cont
                 if not is_written and (leaf.field != "tools" or controls.first(text)):
                     raise Unseen("the template changes a text")
             if not output.startswith(text, at):
-                text = f"{escape(first)}{inner}{escape(text[-1])}"
-                if not output.startswith(text, at):
+                ends = zip(_forms_of_end(first), _forms_of_end(text[-1]), strict=True)
+                text = next((one for one in map(inner.join, ends) if output.startswith(one, at)), "")
+                if not text:
                     raise Unseen(_OTHER_TEXT)
             size = len(text)
             number += 2
@@ -131,6 +132,11 @@ def _quote(output: str, at: int, text: str, following: str) -> str:
         if text[-size:] == following[:size] and output.startswith(text[:-size], at):
             return text[-size:]
     return ""
+
+
+def _forms_of_end(character: str) -> tuple[str, str, str]:
+    """The first or last character of a text in HTML, in JSON of ASCII alone, and as it is."""
+    return str(escape(character)), json.dumps(character)[1:-1], character
 
 
 def _is_written(written: str, text: str) -> bool:
@@ -181,19 +187,28 @@ def _in_quotes(output: str, stretch: Stretch) -> Stretch | None:
     return Stretch(begin, begin + len(whole), leaf) if is_there else None
 
 
-def with_declarations(output: str, stretches: list[Stretch], controls: ControlTokens) -> list[Stretch]:
+def with_declarations(output: str, stretches: list[Stretch], controls: ControlTokens, tools: Any) -> list[Stretch]:
     """The stretches with the declarations of tools as one label, unless the template writes control tokens in them."""
-    found = list[Stretch]()
+    if not tools:
+        return stretches
+    found, declared = list[Stretch](), set[str]()
     for stretch in stretches:
-        if found and stretch.leaf.field == "tools" == found[-1].leaf.field:
+        fields = {stretch.leaf.field, found[-1].leaf.field} if found else set[str]()
+        if fields == {"tools", "label"}:  # a name that a call has, too
+            declared = declared or {*strings_in(tools)}
+            is_declared = stretch.leaf.text in declared and found[-1].leaf.text in declared
+        else:
+            is_declared = fields == {"tools"}
+        if is_declared:
             last = found[-1]
-            found[-1] = Stretch(last.start, stretch.stop, last.leaf)
+            leaf = last.leaf if last.leaf.field == "tools" else stretch.leaf
+            found[-1] = Stretch(last.start, stretch.stop, leaf)
         else:
             found.append(stretch)
     if len(found) == len(stretches):
         return stretches
-    declared = [stretch for stretch in found if stretch.leaf.field == "tools"]
-    return stretches if any(controls.first(output[one.start : one.stop]) for one in declared) else found
+    written = [output[one.start : one.stop] for one in found if one.leaf.field == "tools"]
+    return stretches if any(map(controls.first, written)) else found
 
 
 def _is_part_before(one: Leaf, other: Leaf) -> bool:

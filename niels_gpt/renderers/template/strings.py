@@ -43,9 +43,10 @@ class TemplateStrings:
 def template_strings(source: str) -> TemplateStrings:
     """The strings of a template, found in its syntax tree.
 
-    A constant is only written if it is output itself, or an operand of `+` or `~`. It is searched for if it is an
-    argument of a method (`content.split('</think>')`), the left side of `in`, compared with a part of a text
-    (`content[:7] == '<think>'`), or the value of a variable (`{% set end = '</think>' %}`).
+    A constant is only written if it is output itself, or an operand of `+` or `~`, or one of the two in
+    `{{ 'on' if x else 'off' }}`. It is searched for if it is an argument of a method (`content.split('</think>')`), the
+    left side of `in`, compared with a part of a text (`content[:7] == '<think>'`), or the value of a variable
+    (`{% set end = '</think>' %}`).
 
     Raises:
         TemplateError: as `compile_template`, which is called first.
@@ -53,7 +54,7 @@ def template_strings(source: str) -> TemplateStrings:
     tree = parsed(source)
     written: set[int] = set()
     for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat)):
-        written |= {id(child) for child in parent.iter_child_nodes() if isinstance(child, nodes.Const)}
+        written |= {id(value) for child in parent.iter_child_nodes() for value in _values(child)}
     searched = {const.value for const in searching(tree)}
     searched |= {assigned.node.value for assigned in tree.find_all(nodes.Assign) if _is_word(assigned.node)}
     compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
@@ -102,6 +103,14 @@ def any_of(texts: Iterable[str]) -> re.Pattern[str]:
     """A pattern that matches one of these texts."""
     # Of "think" and "thinking" the pattern must try the longer one first: `re` takes the first alternative.
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")  # which never matches
+
+
+def _values(node: nodes.Node | None) -> Iterator[nodes.Const]:
+    """The constants that may be the value of a node."""
+    if isinstance(node, nodes.Const):
+        yield node
+    elif isinstance(node, nodes.CondExpr):
+        yield from (*_values(node.expr1), *_values(node.expr2))
 
 
 def _is_word(node: nodes.Node) -> TypeGuard[nodes.Const]:

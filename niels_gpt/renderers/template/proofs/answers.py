@@ -52,6 +52,8 @@ def _answer(renderings: Renderings, turn: Turn, least: int) -> Answer:
     """The sampled span of one turn; `least`: where the sampled span before it ends."""
     index, controls, content = turn.message, renderings.controls, renderings.content
     start, rule = answer_start(renderings, turn, least)
+    if controls.last_stop(renderings.output[start : turn.begin]):  # the turn before ends after it begins
+        rule = ""
     problems = [] if rule else [Problem(index, START, "message {message} does not begin as the generation prompt")]
     if start < least:
         problems.append(Problem(index, START, "message {message} begins before the answer before it ends"))
