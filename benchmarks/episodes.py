@@ -18,12 +18,11 @@ import torch
 
 from benchmarks import inputs
 from benchmarks.pairs import Result, measure
-from niels_gpt.cache.mmap import RowReader
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.build import pack_episodes
-from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, SEGMENTS_NAME, TOKENS_NAME
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import every_row
+from niels_gpt.store.schema import INDEX_NAME, MASK_NAME, SEGMENTS_NAME, TOKENS_NAME
 
 EPISODES = 100_000
 MANY_EPISODES = 10_000_000
@@ -106,14 +105,14 @@ def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
         np.memmap(split / name, dtype=kind, mode="r").view(np.ndarray)
         for name, kind in ((TOKENS_NAME, "<u4"), (MASK_NAME, "u1"), (SEGMENTS_NAME, "<u2"))
     ]
-    readers = [RowReader(values, T + 1) for values in files]
+    windows = [np.lib.stride_tricks.sliding_window_view(values, T + 1) for values in files]
     position = 0
 
     def rows() -> list[np.ndarray]:
         nonlocal position
         position = (position + B) % (len(starts) - B)
         drawn = starts[order.rows(0, position, position + B)]
-        return [reader.read(drawn, T + 1) for reader in readers]
+        return [of_file[drawn] for of_file in windows]
 
     map_pages(ours)
     return measure(

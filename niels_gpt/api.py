@@ -158,11 +158,11 @@ def loader(
     cache_bytes: int | None = None,
     **options: Any,
 ) -> Loader[Any]:
-    """Batches of fixed shape from episodes, preferences or pretraining caches; iterate over it once per pass.
+    """Batches of fixed shape from episodes, caches or preferences; iterate over it once per pass.
 
     Args:
-        path: an episodes dataset, several, or a mapping from directories to their share of the mixture. A URL
-            (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`) names published episodes in a store. What
+        path: an episodes dataset or an SFT cache, several, or a mapping from directories to their share of the mixture.
+            A URL (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`) names published episodes in a store. What
             `niels-gpt build` made of a recipe is one directory, too: its mixture decides the proportions. Of a
             pretraining cache, or several, the rows are windows of neighbouring tokens; they may be in a store as well.
         batch_size: rows per batch and rank.

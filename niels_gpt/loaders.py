@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.episodes.format import kind_of
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.mixture import Mixture, mixture_for
 from niels_gpt.episodes.order.sampling import Sampling
@@ -22,6 +21,7 @@ from niels_gpt.episodes.windows import WindowLoader, are_token_caches
 from niels_gpt.errors import UsageError
 from niels_gpt.preferences.loader import PreferenceLoader
 from niels_gpt.seeds import DEFAULT_SEED
+from niels_gpt.store.kinds import kind_of
 from niels_gpt.store.shard_cache import MAX_BYTES, ShardCache
 
 # Parameters of the loaders' classes for which `ng.loader` has a parameter of its own.

@@ -49,7 +49,7 @@ LIBRARIES = (
 )
 OURS = (
     *("cli.main", "cli.catalogue", "cli.corpora", "cli.exchange", "cli.options", "cli.show", "cache.build_all"),
-    *("cache.build_cache", "doctor.run", "episodes.build", "episodes.verify", "export.registry", "imports.run"),
+    *("cache.build_cache", "doctor.run", "episodes.build", "store.verify", "export.registry", "imports.run"),
     *("preferences.build", "recipes.run", "renderers.registry", "renderers.template.renderer"),
     *("tokenizer.encoder", "tokenizer.training"),
 )

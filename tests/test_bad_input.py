@@ -24,11 +24,12 @@ import pytest
 
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.meta import open_meta, sha256_file
+from niels_gpt.cache.meta import sha256_file
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids
 from niels_gpt.samples import chats_file, notes_dir
+from niels_gpt.store.kinds import open_meta
 from niels_gpt.tokenizer import train_tokenizer
 from tests.conftest import EOT, FakeTokenizer, cli_here, run_cli
 

@@ -20,14 +20,14 @@ import pytest
 import torch
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.meta import open_meta
-from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.kinds import open_meta
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests.conftest import EOT, REPOSITORY, FakeTokenizer, run_cli
 from tests.test_bad_input import BUILD, DATA, GOOD, USAGE, Niels, Result, check_refused, runner
@@ -172,7 +172,7 @@ def test_an_index_that_leaves_the_tokens_between_probes(
     tmp_path: Path, damage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening looks at every third offset here; what it does not see must not be read as tokens."""
-    monkeypatch.setattr("niels_gpt.cache.mmap.INDEX_PROBES", 3)
+    monkeypatch.setattr("niels_gpt.store.index.PROBES", 3)
     np.arange(40).astype("<u2").tofile(tmp_path / "tokens.bin")
     np.save(tmp_path / "idx.npy", np.array([0, 4, 8, 12, damage, damage + 4, 24, 28, 32, 36]))
     paths = str(tmp_path / "tokens.bin"), str(tmp_path / "idx.npy")
@@ -206,7 +206,7 @@ METAS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "cut": (lambda: shorten("chats/meta.json", 50), ("not valid JSON", "build again with --overwrite")),
     "a list": (lambda: Path("chats/meta.json").write_text("[]", encoding="utf-8"), ("list", "expected a JSON object")),
     "another version": (lambda: edit_meta(format_version=2), ("format version 2", "reads 1", "Build the cache again")),
-    "another dtype": (lambda: edit_meta(token_dtype="int4"), ("'int4'", "uint16-le, uint32-le")),
+    "another dtype": (lambda: edit_meta(token_dtype="int4"), ("'int4'", "'uint16-le' or 'uint32-le'")),
     "files are no object": (lambda: edit_meta(files=None), ("files is None", "expected an object")),
     "no files": (lambda: edit_meta(files={}), ("different numbers of tokens",)),
     "no special ids": (lambda: edit_meta(special_token_ids=None), ("special_token_ids is None",)),
@@ -371,7 +371,7 @@ def is_whole(cache: Path) -> bool:
         open_meta(cache)
     except CacheError:
         return False
-    assert list(verify_cache(cache)) == []
+    assert list(verify_dataset(cache)) == []
     return True
 
 

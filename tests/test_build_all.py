@@ -25,8 +25,6 @@ import pyarrow.parquet as pq
 
 from niels_gpt.cache import build_all as builds
 from niels_gpt.cache.build_all import NAMES, Settings, Target, build_all
-from niels_gpt.cache.meta import open_meta
-from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers import create_renderer
@@ -35,6 +33,8 @@ from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.hub_corpora import articles
 from niels_gpt.sources.oasst1 import threads
+from niels_gpt.store.kinds import open_meta
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 from tests import hub as local
 from tests.cli_server import Running
@@ -155,7 +155,7 @@ def test_the_layout_is_document_001_s(whole: Builder) -> None:
     assert all("/shard_" in extra or extra.endswith("/rejected.jsonl") for extra in found - expected)
     assert (whole.cache / "pretrain/gutenberg/val").is_dir()
     for place in PLACES:
-        assert list(verify_cache(whole.cache / place)) == []
+        assert list(verify_dataset(whole.cache / place)) == []
         meta = open_meta(whole.cache / place)
         assert meta["streaming"] is (place not in OFFLINE)
         assert meta["seed"] == 42
@@ -469,7 +469,7 @@ def test_the_dtype_of_tokens_can_be_chosen(builder: Builder, hub: Hub) -> None:
     assert builder.run(hub, "--only", "roam", "--only", "dolly15k", "--token-dtype", "uint32")[0] == 0
     for place in ("pretrain/roam", "sft/dolly15k"):
         assert open_meta(builder.cache / place)["token_dtype"] == "uint32-le"
-        assert list(verify_cache(builder.cache / place)) == []
+        assert list(verify_dataset(builder.cache / place)) == []
 
 
 def test_two_runs_at_once(builder: Builder, hub: Hub) -> None:
@@ -479,7 +479,7 @@ def test_two_runs_at_once(builder: Builder, hub: Hub) -> None:
     for process in running:
         _, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-    assert all(list(verify_cache(builder.cache / place)) == [] for place in ("pretrain/roam", "sft/dolly15k"))
+    assert all(list(verify_dataset(builder.cache / place)) == [] for place in ("pretrain/roam", "sft/dolly15k"))
     assert len(builder.report()) == 1
     assert builder.run(hub, "--only", "roam", "--only", "dolly15k")[0] == 0
     assert {source["status"] for source in builder.report().values()} == {"already built"}
@@ -538,7 +538,7 @@ def kill_while_building(builder: Builder, hub: Hub, seconds: float) -> None:
 def check_absent_or_whole(cache: Path) -> int:
     """Every cache that has its name is complete; how many there are."""
     there = [place for place in PLACES if (cache / place).exists()]
-    assert all(list(verify_cache(cache / place)) == [] for place in there)
+    assert all(list(verify_dataset(cache / place)) == [] for place in there)
     return len(there)
 
 
@@ -574,7 +574,7 @@ def test_two_builds_into_one_directory_the_second_is_refused(builder: Builder, h
         slow.pause = 0
         first.communicate(timeout=60)
     assert first.returncode == 0
-    assert list(verify_cache(builder.cache / "sft/dolly15k")) == []
+    assert list(verify_dataset(builder.cache / "sft/dolly15k")) == []
     assert [path.name for path in (builder.cache / "sft").iterdir()] == ["dolly15k"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.store.verify import verify_dataset
 from tests.killing import Ordered, chosen_points
 from tests.test_cache_determinism import digests
 
@@ -109,7 +109,7 @@ def test_killed_while_replacing_one_of_the_two_caches_is_there(killer: Killer, t
         code = killer.build(kind, out, point=point, overwrite=True)
         assert code in (-9, 0)  # replacing takes more steps than building, so the last point is met as well
         if out.exists():
-            assert list(verify_cache(out)) == []
+            assert list(verify_dataset(out)) == []
         assert killer.build(kind, out, overwrite=True) == 0
         assert digests(out) == whole
         assert {p.name for p in tmp_path.iterdir()} <= {"cache", "undisturbed", "cache.steps"}

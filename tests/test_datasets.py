@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from niels_gpt.datasets import DocumentSplit, Split, TokenStream, gather_from, open_dataset
+from niels_gpt.datasets import open_dataset
 from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.store.documents import DocumentSplit
+from niels_gpt.store.gather import gather_from
+from niels_gpt.store.rows import Split
 from tests.conftest import EOT
 from tests.episodes.made import write_shard, write_split
 from tests.export.sources import episodes, pretrain_cache, random_rows, sft_cache
@@ -67,17 +67,6 @@ def test_a_pretraining_cache_as_documents_and_windows(tmp_path: Path) -> None:
     shards = [np.fromfile(file, "<u2").tolist() for file in sorted((path / "train").glob("*.bin"))]
     windows = [ids[at : at + 8] for ids in shards for at in range(0, len(ids) - 1, 7)]
     check(train.windows(7), windows, None)
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.lists(st.tuples(st.integers(0, 24), st.integers(0, 24))))
-def test_spans_of_a_stream_cross_shards(sizes: list[int], pairs: list[tuple[int, int]]) -> None:
-    run = np.arange(sum(sizes), dtype=np.uint16)
-    edges = np.cumsum([0, *sizes])
-    shards = tuple(run[start:stop] for start, stop in pairwise(edges))
-    stream = TokenStream((), shards, edges)
-    spans = [(min(pair), max(pair)) for pair in pairs if max(pair) <= len(run)]
-    starts, stops = (np.array([span[at] for span in spans], np.int64) for at in (0, 1))
-    assert stream.gather(starts, stops).tolist() == [token for a, b in spans for token in range(a, b)]
 
 
 def test_an_empty_file_reads_as_zeros() -> None:

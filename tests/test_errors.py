@@ -21,7 +21,7 @@ from niels_gpt.errors import (
     shown,
     without_passwords,
 )
-from niels_gpt.store.manifests import read_manifest
+from niels_gpt.store.manifest import read_manifest
 
 HUGE = 500_000
 

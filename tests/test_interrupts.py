@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.interrupts import interruptible, sigint_blocked
 from niels_gpt.samples import notes_dir
+from niels_gpt.store.verify import verify_dataset
 from tests.conftest import REPOSITORY
 from tests.scale.builds import write_chats
 

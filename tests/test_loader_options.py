@@ -19,10 +19,10 @@ from niels_gpt.doctor.options import DiagnoseOptions
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.stream import make_data_loader
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.run import export
 from niels_gpt.preferences import PreferenceLoader
+from niels_gpt.store.verify import verify_dataset
 from tests.episodes.rows import write_dataset
 from tests.export.sources import episodes, random_rows
 from tests.preferences.made import built, pairs

@@ -13,18 +13,17 @@ import pytest
 import torch
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.meta import open_meta, sha256_file
-from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.cache.meta import sha256_file
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.episodes import build_episodes
-from niels_gpt.episodes.format import open_manifest
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
 from niels_gpt.scale.publish import publish
-from niels_gpt.store.manifests import HASH_KEY, check_file_names, check_manifest_hash, with_manifest_hash
+from niels_gpt.store.kinds import open_manifest, open_meta
+from niels_gpt.store.manifest import HASH_KEY, check_file_names, check_manifest_hash, with_manifest_hash
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.test_bad_input import DATA, Niels, runner
 from tests.test_sft_cache_roundtrip import CHATS
@@ -141,7 +140,7 @@ def test_an_edited_checksum_is_found_without_the_hash_too(folder: Path, kind: st
     name = next(iter(files))
     files[name]["sha256"] = "0" * 64
     change(path, **{HASH_KEY: None, "files": files})
-    found = list((verify_dataset if kind == "episodes" else verify_cache)(folder / kind))
+    found = list(verify_dataset(folder / kind))
     assert [f"{name}: damaged: its sha256 is" in line for line in found] == [True]
 
 
@@ -247,8 +246,8 @@ def test_what_such_a_meta_says_is_checked(folder: Path) -> None:
     tokens = folder / "sft/train_tokens.bin"
     held = tokens.read_bytes()
     tokens.write_bytes(held[:-1])
-    with pytest.raises(CacheError, match="is not a multiple of"):
-        list(verify_cache(folder / "sft"))
+    (finding,) = verify_dataset(folder / "sft")
+    assert "is not a multiple of" in finding
     tokens.write_bytes(held)
     change(path, train_examples=meta["train_examples"] + 1)
     with pytest.raises(CacheError, match="but the files hold"):

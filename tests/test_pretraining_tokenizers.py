@@ -20,15 +20,16 @@ from niels_gpt.builds.documents import SEPARATORS, document_encoder
 from niels_gpt.cache.build_all import Settings as AllSettings
 from niels_gpt.cache.build_all import build_all
 from niels_gpt.cache.build_cache import build_pretrain_cache
-from niels_gpt.cache.meta import open_meta
-from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cli import cache as cache_commands
-from niels_gpt.datasets import DocumentSplit, open_dataset
+from niels_gpt.datasets import open_dataset
 from niels_gpt.errors import CacheError, DataError, Mismatch, TokenizerError, UsageError
 from niels_gpt.progress import SILENT
 from niels_gpt.samples import notes_dir
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.documents import DocumentSplit
+from niels_gpt.store.kinds import open_meta
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer.hf import read_hf, saved_files
 from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS, encoder_at
@@ -238,7 +239,7 @@ def pairs(starts: Any) -> list[tuple[int, int]]:
 def test_readers_open_it(folders: dict[str, Path], tmp_path: Path, separator: str) -> None:
     notes = [path.read_text() for path in sorted(notes_dir().rglob("*.md"))]
     meta = build(tmp_path / "c", notes, folders["bytes"], separator=separator)
-    assert list(verify_cache(tmp_path / "c", SILENT)) == []
+    assert list(verify_dataset(tmp_path / "c", progress=SILENT)) == []
     encoder = open_encoder(folders["bytes"])
     for same in (folders["bytes"], str(folders["bytes"] / "tokenizer.json"), encoder):
         windows = PretrainTokenStreamDataset(str(tmp_path / "c" / "train"), T=8, device="cpu", tokenizer=same)

@@ -19,7 +19,6 @@ pytest.importorskip("torch")
 
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.imports.run import import_episodes
 from niels_gpt.progress import Progress
 from niels_gpt.scale.fetch import fetch
@@ -29,6 +28,7 @@ from niels_gpt.sources.curation.filters import Filtered, RowFilters
 from niels_gpt.sources.files.hashed_files import fingerprint
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.verify import verify_dataset
 from tests.conftest import FakeTokenizer
 
 ROWS = 3000

@@ -19,13 +19,13 @@ from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cli.main import COMMANDS, app
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes, pack_episodes
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.example_view import view_episode, view_example
 from niels_gpt.export.run import export
 from niels_gpt.imports.run import import_episodes
 from niels_gpt.sources.hub_corpora import FineWebEdu
 from niels_gpt.sources.oasst1 import OpenAssistant
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer.training import train_tokenizer
 from tests.conftest import FakeTokenizer
 

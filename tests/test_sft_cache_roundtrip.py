@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import SPLITS
-from niels_gpt.cache.meta import open_meta, read_meta, sha256_file, write_meta
-from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import DataError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids
 from niels_gpt.samples import chats_file
+from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.masks import IGNORE_INDEX
+from niels_gpt.store.schema import SPLITS
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import ASST, EOT, SYS, USR, FakeTokenizer
 
@@ -45,7 +46,7 @@ def test_every_conversation_comes_back_as_it_was_serialised(tmp_path: Path, toke
     in_val = ValidationSplit(0.1, 42).draws([None] * (len(CHATS)))
     assert stored_examples(tmp_path / "c", "train") == [ids for ids, v in zip(expected, in_val, strict=True) if not v]
     assert stored_examples(tmp_path / "c", "val") == [ids for ids, v in zip(expected, in_val, strict=True) if v]
-    assert list(verify_cache(tmp_path / "c")) == []
+    assert list(verify_dataset(tmp_path / "c")) == []
 
 
 def test_trained_tokens_are_conserved_from_conversation_to_batch(

@@ -160,7 +160,7 @@ def test_stored_rows_and_datasets_show_their_first_tokens(dataset: Path, capsys:
     row = split.row(0)
     assert repr(row) == "<Row 0: 4 tokens, 2 trained>"
     assert repr(split.rows(np.array([2, 1]))) == "<Rows: 2 rows, 5 tokens, 2 trained>"
-    assert repr(split) == "<EpisodeRows train: 9 tokens>"
+    assert repr(split) == "<Split train: 9 tokens>"
     row.show(word)
     assert "<w10><w11>\x1b[1;30;42m<w12><w13>\x1b[0m" in capsys.readouterr().out
     assert [int(span[2]) for span in SPAN.findall(row._repr_html_())] == IDS[0]
@@ -174,7 +174,7 @@ def test_stored_rows_and_datasets_show_their_first_tokens(dataset: Path, capsys:
 def test_stored_rows_show_text_where_the_dataset_has_its_tokenizer(
     dataset: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("niels_gpt.datasets.dataset.token_text_of", lambda *_: word)
+    monkeypatch.setattr("niels_gpt.datasets.token_text_of", lambda *_: word)
     for row in (ng.open(dataset).splits["train"].row(1), *list(ng.open(dataset).splits["train"])[1:2]):
         assert "<w20>" in html.unescape(row._repr_html_())
 

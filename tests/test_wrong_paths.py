@@ -118,7 +118,7 @@ def test_an_export_of_a_datasets_file_names_its_directory(ask: Ask, name: str) -
     ("changes", "said"),
     [
         ({"vocab_size": "x"}, "vocab_size is 'x'; expected a whole number"),
-        ({"special_token_ids": {"eot": None}}, "{'eot': None}; expected an object in which each is a whole number"),
+        ({"special_token_ids": {"eot": None}}, "special_token_ids.eot is None; expected a whole number"),
         (None, "not valid JSON"),
     ],
 )

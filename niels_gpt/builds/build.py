@@ -36,7 +36,7 @@ from niels_gpt.sources.files.slices import Sliceable
 from niels_gpt.sources.rejections import BadRowLimit, Rejections
 from niels_gpt.store.checksums import FileRecord
 from niels_gpt.store.files import json_bytes, write_atomic
-from niels_gpt.store.manifests import Manifest, with_manifest_hash
+from niels_gpt.store.manifest import Manifest, with_manifest_hash
 from niels_gpt.store.staging import StagedDirectory, rename_and_delete
 
 

@@ -30,7 +30,7 @@ from niels_gpt.builds.tasks import Chunk
 from niels_gpt.errors import TokenizerError, UsageError, shown
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.store.manifests import tokenizer_sha256
+from niels_gpt.store.tokenizer_hash import tokenizer_sha256
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from niels_gpt.errors import Mismatch, OutputExists, shown
 from niels_gpt.progress import Progress
-from niels_gpt.store.manifests import Manifest, read_manifest
+from niels_gpt.store.manifest import Manifest, read_manifest
 from niels_gpt.store.staging import recover_interrupted
 
 MOST_SHOWN: Final = 5  # differences between two recipes in one message

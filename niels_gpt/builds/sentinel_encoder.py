@@ -13,8 +13,8 @@ from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches, characters, checke
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
 from niels_gpt.messages import Conversation, weight_of
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.store.manifests import tokenizer_sha256
 from niels_gpt.store.masks import assistant_mask
+from niels_gpt.store.tokenizer_hash import tokenizer_sha256
 
 
 class SentinelEncoder:

@@ -47,7 +47,7 @@ from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import Slice, Sliceable
 from niels_gpt.sources.rejections import ALL, Rejections
 from niels_gpt.store.files import json_bytes, write_atomic
-from niels_gpt.store.manifests import read_manifest
+from niels_gpt.store.manifest import read_manifest
 from niels_gpt.store.staging import real_path, rename_and_delete, staging_path
 
 RECIPE_NAME: Final = "recipe.json"

@@ -6,11 +6,10 @@
     build_all.py          the caches of all named sources, with a copy of the tokenizer (tokenizer_copy.py)
     cli.py                another name of `niels-gpt cache`
     ----------------------------------------------------------------------
-    pretrain_dataset.py   random windows of token streams                        (needs numpy and torch alone)
+    pretrain_dataset.py   random windows of token streams                        (needs numpy, torch, pydantic)
     sft_dataset.py        conversations with masked targets
-    mmap.py               files as arrays; verification
-    meta.py               meta.json: what the files are; written last
-    formats.py            file names, dtypes, writers
+    mmap.py, meta.py      the names of document 001 for mapping files, and for reading and writing meta.json
+    formats.py            defaults, names of dtypes; the files themselves are in `niels_gpt.store`
 
     pretrain/NAME/  train/shard_00000.bin ...  val/shard_00000.bin ...  meta.json
     sft/NAME/       train_tokens.bin train_idx.npy val_tokens.bin val_idx.npy meta.json

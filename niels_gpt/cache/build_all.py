@@ -35,12 +35,10 @@ from niels_gpt.cache.formats import (
     DEFAULT_VAL_FRAC,
     MAX_TRAIN_TOKENS,
     MAX_VAL_TOKENS,
-    META_NAME,
-    SPLITS,
     UNLIMITED_TOKENS,
     dtype_for,
 )
-from niels_gpt.cache.meta import open_meta, read_meta, write_meta
+from niels_gpt.cache.meta import read_meta, write_meta
 from niels_gpt.cache.tokenizer_copy import check_copy, copy_tokenizer, files_of
 from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
@@ -54,7 +52,9 @@ from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.store.files import json_bytes, write_atomic
+from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.locks import locked
+from niels_gpt.store.schema import META_NAME, SPLITS
 from niels_gpt.store.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 

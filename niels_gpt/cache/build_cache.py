@@ -38,15 +38,7 @@ from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.tasks import Chunk
-from niels_gpt.cache.formats import (
-    FORMAT_VERSION,
-    META_NAME,
-    SPLITS,
-    TOKEN_DTYPES,
-    UNLIMITED_TOKENS,
-    dtype_for,
-)
-from niels_gpt.cache.meta import Meta, open_meta
+from niels_gpt.cache.formats import UNLIMITED_TOKENS, dtype_for
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.messages import ChatMsg as Message
@@ -54,8 +46,10 @@ from niels_gpt.messages import Conversation, check_text
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.sources.files.inputs import Document, Rejected
-from niels_gpt.store.manifests import tokenizer_sha256
-from niels_gpt.store.schema import EXAMPLES, STREAM
+from niels_gpt.store.kinds import open_meta
+from niels_gpt.store.manifest import Manifest
+from niels_gpt.store.schema import EXAMPLES, FORMAT_VERSION, META_DTYPES, META_NAME, SPLITS, STREAM
+from niels_gpt.store.tokenizer_hash import tokenizer_sha256
 from niels_gpt.store.writer import SplitWriter
 
 # `Message` too, because the description of the cache format names it in this module.
@@ -135,7 +129,7 @@ def build_pretrain_cache(
         shuffle_buffer=shuffle_buffer,
         **encoder.joining,
     )
-    dtype = TOKEN_DTYPES[meta["token_dtype"]]
+    dtype = META_DTYPES[meta["token_dtype"]]
 
     def open_writers(path: Path) -> dict[str, SplitWriter]:
         return {name: SplitWriter(path, name, STREAM, {"tokens": dtype}, shard_bytes=shard_bytes) for name in SPLITS}
@@ -235,7 +229,7 @@ def build_sft_cache(
         val_frac=val_frac,
         **encoder_options,
     )
-    dtype = TOKEN_DTYPES[meta["token_dtype"]]
+    dtype = META_DTYPES[meta["token_dtype"]]
 
     def open_writers(path: Path) -> dict[str, SplitWriter]:
         dtypes = {"tokens": dtype} | ({"mask": "u1"} if masked else {})
@@ -321,7 +315,7 @@ def recipe(
     token_dtype: str | None,
     streaming: bool | None,
     **more: Any,
-) -> Meta:
+) -> Manifest:
     """The recipe of a cache: the part of `meta.json` that is known before the build.
 
     Two builds of one recipe from the same rows give the same bytes.

@@ -7,9 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from niels_gpt.cache.formats import TOKEN_DTYPES
-from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import map_tokens
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.collate import (
     check_generator,
@@ -19,6 +16,9 @@ from niels_gpt.format.collate import (
 from niels_gpt.format.gather import shifted
 from niels_gpt.ranges import BATCH_SIZE, LENGTH
 from niels_gpt.required_torch import torch
+from niels_gpt.store.kinds import meta_beside
+from niels_gpt.store.schema import META_DTYPES
+from niels_gpt.store.shards import map_tokens
 
 
 class PretrainTokenStreamDataset:
@@ -54,7 +54,7 @@ class PretrainTokenStreamDataset:
             raise CacheError(
                 f"{self.shards_dir}: no shard_*.bin in it; expected shards, or this split got no documents"
             )
-        dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
+        dtype = META_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
         found = [map_tokens(path, dtype) for path in paths]
         self._shards = [shard for shard in found if len(shard) > self.T]
         if not self._shards:

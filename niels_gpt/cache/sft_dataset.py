@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import META_NAME, TOKEN_DTYPES
-from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import ExampleIndex, Int64s, RowReader, map_tokens
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.collate import (
     check_device,
@@ -20,7 +17,11 @@ from niels_gpt.format.collate import (
     to_device,
 )
 from niels_gpt.ranges import BATCH_SIZE, LENGTH, TOKEN_ID
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.kinds import meta_beside
 from niels_gpt.store.masks import IGNORE_INDEX, spans_after
+from niels_gpt.store.schema import MASK_NAME, META_DTYPES, META_NAME, TOKENS_NAME
+from niels_gpt.store.shards import open_examples
 
 if TYPE_CHECKING:
     import torch
@@ -70,23 +71,18 @@ class SFTExampleDataset:
         recorded = meta["special_token_ids"] if meta else {}
         # Needed in any case, for it is the padding.
         self.eot_id = _agreed("eot", eot_id, recorded, self.tokens_path)
-        dtype = TOKEN_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
-        tokens = map_tokens(self.tokens_path, dtype)
-        self._mask: RowReader | None = None
+        mask: Path | None = None
         if meta is not None and "mask_dtype" in meta:  # of a renderer; other caches have sentinels
-            path = self.tokens_path.with_name(self.tokens_path.name.replace("_tokens.bin", "_mask.bin"))
-            mask = map_tokens(path, "|u1")
-            if len(mask) != len(tokens):
-                raise CacheError(
-                    f"{path}: {len(mask):,} entries for {len(tokens):,} tokens; expected one per token. Build it again"
-                )
-            self._mask = RowReader(mask, T + 1)
+            mask = self.tokens_path.with_name(self.tokens_path.name.replace(TOKENS_NAME, MASK_NAME))
         # With a mask file the sentinels are not needed: the cache may have none.
-        self.asst_id = asst_id if self._mask else _agreed("asst", asst_id, recorded, self.tokens_path)
+        self.asst_id = asst_id if mask else _agreed("asst", asst_id, recorded, self.tokens_path)
+        special = {**recorded, "eot": self.eot_id} | ({} if self.asst_id is None else {"asst": self.asst_id})
+        dtype = META_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
         # Where a turn lacks its end-of-turn, the next role's sentinel ends what is trained.
         self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
-        self._index = ExampleIndex(self.idx_path, len(tokens))
-        self._rows = RowReader(tokens, T + 1)
+        shard = open_examples(self.tokens_path, self.idx_path, dtype, mask, special)
+        self._index, self._ids = shard.index, _Rows(shard.tokens, T + 1)
+        self._mask = _Rows(shard.mask, T + 1) if isinstance(shard.mask, np.ndarray) else None
         if len(self) == 0:
             raise CacheError(f"{idx_path}: holds no examples; use the other split or build with more data")
 
@@ -126,15 +122,14 @@ class SFTExampleDataset:
 
     def arrays(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """`rows` as arrays of numpy, for which torch need not be installed."""
-        starts, stops = self._index.spans(examples)
-        lengths = np.minimum(stops - starts, self.T + 1)  # the beginning of a longer example
-        # n is the longest length, at most T + 1, so that no column is only padding. Rows of shorter examples continue
-        # with the next tokens of the file, which `filled` excludes: lengths 2 3 give [T T F] [T T T].
+        starts, lengths = self._index.spans(examples)
+        lengths = np.minimum(lengths, self.T + 1)  # the beginning of a longer example
+        # As wide as the longest, so that no column is only padding. Rows of shorter examples continue with the next
+        # tokens of the file, which `filled` excludes: lengths 2 3 give [T T F] [T T T].
         n = int(lengths.max(initial=1))
-        ids = self._rows.read(starts, n)
+        ids = self._ids.read(starts, n)
         filled = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
         if self._mask is not None:
-            # `filled` again: a shorter example's row goes on with the next example's mask.
             trained = self._mask.read(starts, n).astype(np.bool_) & filled
         else:
             assert self.asst_id is not None
@@ -157,6 +152,22 @@ class SFTExampleDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
+
+
+class _Rows:
+    """Reads `n` values, at most `width`, from each of several places of a mapped file, as the rows of an array."""
+
+    def __init__(self, values: npt.NDArray[Any], width: int) -> None:
+        self._values = values
+        self._windows = values[:0].reshape(0, width)
+        if len(values) >= width:
+            self._windows = np.lib.stride_tricks.sliding_window_view(values, width)
+
+    def read(self, starts: Int64s, n: int) -> npt.NDArray[Any]:
+        """Shape (len(starts), n); at the end of the file the last value repeats."""
+        if starts.size and starts.max() < len(self._windows):
+            return self._windows[starts, :n]  # one copy per row
+        return np.asarray(self._values[np.minimum(starts[:, None] + np.arange(n), len(self._values) - 1)])
 
 
 def _agreed(name: str, passed: int | None, recorded: dict[str, int], path: Path) -> int:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.builds.documents import DocumentEncoder
-from niels_gpt.cache.formats import META_NAME
 from niels_gpt.cache.meta import read_meta, sha256_file, write_meta
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.store.files import read_file, write_atomic
+from niels_gpt.store.schema import META_NAME
 from niels_gpt.store.staging import StagedDirectory
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer.encoder import TokenizerAdapter

@@ -14,16 +14,7 @@ import typer
 from rich.table import Table
 
 from niels_gpt import ranges
-from niels_gpt.cache.formats import (
-    DEFAULT_SHARD_BYTES,
-    DEFAULT_VAL_FRAC,
-    MAX_TRAIN_TOKENS,
-    MAX_VAL_TOKENS,
-    META_NAME,
-    dtype_for,
-)
-from niels_gpt.cache.meta import Meta, has_checksums, open_meta
-from niels_gpt.cache.mmap import verify_cache
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_TOKENS, dtype_for
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options, uses_renderer
 from niels_gpt.cli.corpora import CorporaFlags, outcome_line, print_outcomes, print_plan
@@ -59,7 +50,10 @@ from niels_gpt.cli.terminal import (
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.store.manifests import HASH_KEY, NO_HASH
+from niels_gpt.store.kinds import has_checksums, open_meta
+from niels_gpt.store.manifest import HASH_KEY, NO_HASH, Manifest
+from niels_gpt.store.schema import META_NAME
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -368,7 +362,7 @@ def info(cache: CacheDir, as_json: Json = False) -> None:
     out().print(_counts(meta))
 
 
-def _counts(meta: Meta) -> Table:
+def _counts(meta: Manifest) -> Table:
     """A table of the counts of each split; of SFT caches also the share of tokens that are trained."""
     columns = list(next(iter(meta["splits"].values()), {}))
     # A pretraining cache trains everything, so it has no share to show.
@@ -397,7 +391,7 @@ def verify(cache: CacheDir, as_json: Json = False) -> None:
     Example: niels-gpt cache verify cache/sft/chats
     """
     with ShownProgress() as progress:
-        findings = list(verify_cache(cache, progress))
+        findings = list(verify_dataset(cache, progress=progress))
     meta = open_meta(cache)
     files = meta["files"]
     size = sum(record["bytes"] for record in files.values())

@@ -10,11 +10,11 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
-from niels_gpt.cache.formats import SPLITS
 from niels_gpt.cli.paths import IN_HOME
 from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, print_line, table_of
 from niels_gpt.errors import InputError
 from niels_gpt.sources.base import SHUFFLE_BUFFER
+from niels_gpt.store.schema import SPLITS
 from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:

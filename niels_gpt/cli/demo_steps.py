@@ -16,8 +16,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, UNLIMITED_TOKENS, index_name, tokens_name
-from niels_gpt.cache.meta import open_meta
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, UNLIMITED_TOKENS
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.cli.terminal import table_of
 from niels_gpt.errors import EXTRA_OF_LIBRARY
@@ -27,6 +26,7 @@ from niels_gpt.progress import Progress
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
 
@@ -118,7 +118,7 @@ def _batches(out: Path, seed: int, console: Console) -> None:
     assert torch.equal(x[:, 1:], y[:, :-1])
     console.print(f"pretrain  x {tuple(x.shape)}  y {tuple(y.shape)}  {x.dtype}; y[:, :-1] == x[:, 1:]")
     folder = out / "sft/chats"
-    tokens, index = folder / tokens_name("train"), folder / index_name("train")
+    tokens, index = folder / "train_tokens.bin", folder / "train_idx.npy"
     eot = open_meta(folder)["special_token_ids"]["eot"]
     examples = SFTExampleDataset(str(tokens), str(index), T=T, device="cpu", eot_id=eot)
     x, y, y_masked = examples.get_batch(B=B, generator=generator)
@@ -134,7 +134,7 @@ def _one_example(out: Path, console: Console) -> None:
     console.print(Rule("4. one example, token by token", align="left"))
     # The longest example that leaves room for four tokens, so that the picture also shows padding. The index holds
     # where each example starts, and the end: starts 0 5 9 are lengths 5 4.
-    lengths = np.diff(np.load(out / "sft/chats" / index_name("train")))
+    lengths = np.diff(np.load(out / "sft/chats" / "train_idx.npy"))
     # Longer ones count as 0, so that they are never the longest.
     number = int(np.argmax(np.where(lengths <= SHOWN_TOKENS - 4, lengths, 0)))
     view = view_example(out / "sft/chats", number, T=SHOWN_TOKENS)

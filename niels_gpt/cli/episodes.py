@@ -48,17 +48,18 @@ from niels_gpt.cli.terminal import (
     print_verified,
     table_of,
 )
-from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, open_manifest, require_episodes
 from niels_gpt.errors import UsageError
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
-from niels_gpt.store.manifests import HASH_KEY, NO_HASH
+from niels_gpt.store.kinds import open_manifest, require_episodes
+from niels_gpt.store.manifest import HASH_KEY, NO_HASH
+from niels_gpt.store.schema import MANIFEST_NAME, SPLITS
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from niels_gpt.builds.encoder_protocol import ConversationEncoder
     from niels_gpt.builds.sample_encoder import Samples
-    from niels_gpt.episodes.verify import SplitSummary
+    from niels_gpt.episodes.summary import SplitSummary
 
 app = App(
     name="episodes",
@@ -272,7 +273,7 @@ def info(
 
     Example: niels-gpt episodes info episodes/chats --sequence-length 2048
     """
-    from niels_gpt.episodes.verify import summarise
+    from niels_gpt.episodes.summary import summarise
 
     manifest = open_manifest(dataset)
     splits = summarise(dataset, length)
@@ -331,7 +332,7 @@ def verify(
 
     Example: niels-gpt episodes verify episodes/chats
     """
-    from niels_gpt.episodes.verify import verify_dataset
+    from niels_gpt.store.verify import verify_dataset
 
     with ShownProgress() as progress:
         findings = list(verify_dataset(dataset, vocab_size=vocab_size, progress=progress))

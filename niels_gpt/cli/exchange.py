@@ -35,7 +35,7 @@ from niels_gpt.imports.run import FORMATS as IMPORTS
 from niels_gpt.scale.fetch import fetch as fetch_dataset
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.publish import publish as publish_dataset
-from niels_gpt.store.manifests import no_such_directory
+from niels_gpt.store.manifest import no_such_directory
 from niels_gpt.store.remote import plain_name
 from niels_gpt.values import VALUE_HELP, name_and_value, option_value
 

@@ -36,10 +36,11 @@ from niels_gpt.cli.terminal import (
     print_json,
     table_of,
 )
-from niels_gpt.episodes.format import SPLITS, open_manifest
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.rows.preference_rows import FORMS
+from niels_gpt.store.kinds import open_manifest
+from niels_gpt.store.schema import SPLITS
 
 app = App(
     name="preferences",

@@ -34,7 +34,7 @@ from niels_gpt.cli.options import (
 from niels_gpt.cli.paths import CHAT_SUFFIXES, must_exist
 from niels_gpt.cli.terminal import out, print_json, print_line
 from niels_gpt.errors import UsageError
-from niels_gpt.store.manifests import no_such_directory
+from niels_gpt.store.manifest import no_such_directory
 from niels_gpt.store.remote import AnyFile, RemoteFile, as_file
 
 if TYPE_CHECKING:

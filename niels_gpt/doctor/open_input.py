@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from niels_gpt.cache.formats import META_NAME, SPLITS
 from niels_gpt.datasets import Dataset, open_dataset
 from niels_gpt.doctor.columns import is_batch, is_tokenised, rows_of_batch
 from niels_gpt.doctor.rows import Int64s
@@ -26,7 +25,6 @@ from niels_gpt.doctor.slices import (
     parquet_file,
 )
 from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
-from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError, shown
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import DEFAULT_SEED, order
@@ -36,7 +34,9 @@ from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
 from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.rows.preference_rows import FORMS, detect_form
+from niels_gpt.store.kinds import is_episode_indexed_dataset
 from niels_gpt.store.remote import AnyFile, RemoteFile
+from niels_gpt.store.schema import META_NAME, SPLITS
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 

@@ -5,7 +5,7 @@ How a batch comes about, with the file that does each step::
     place (epoch, position)                          loader.py, iterate.py     where a split has been read to
       -> rows of the global batch, cut by rank       order/order.py            7 2 9 4 | 1 8 3 6
       -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
-      -> spans: file, start, length                  rows.py, dataset.py       (shard 0, 4096, 300), (shard 0, 17, 211)
+      -> spans: file, start, length                  rows.py, store/split.py   (shard 0, 4096, 300), (shard 0, 17, 211)
       -> ids and weights, gathered and checked       rows.py                   arrays of (batch_size, block_size + 1)
       -> EpisodeBatch: x, y, mask, state, ...        batch.py                  tensors of (batch_size, block_size)
 
@@ -24,12 +24,12 @@ The other files::
     order/       which rows come when: proportions, mixtures, checkpoint states
     iterate      batch after batch: torch's DataLoader and its workers, or a thread
     settings     config, keywords, ranks              build     conversations or packed rows -> a dataset
-    index_sets   sets of numbers in little memory     writer   the files of one split
-    format       names and layout of the files        stream    windows of a token stream; `make_data_loader`
-    shards       the files of one folder, mapped      verify    what a dataset holds, and what is wrong with it
-    images       images of episodes
-    batches      what all sources of batches share    batch_source       batches of episodes, by place
-    split_loader what all loaders share               remote, shard_stream   datasets in a store
+    summary      what a dataset holds, in numbers     writer    arrays -> the files of one split, checked
+    windows      pretraining caches as episodes       stream    windows of a token stream; `make_data_loader`
+    batches      what all sources of batches share    batch_source   batches of episodes, by place
+    split_loader what all loaders share               shard_stream   shards of datasets in a store, when they are needed
+
+The files themselves are opened, checked and filtered in `niels_gpt.store`.
 
 The command line is in `niels_gpt.cli.episodes`; docs/episodes.md is for users.
 """
@@ -43,7 +43,6 @@ from niels_gpt.lazy import lazy_names
 if TYPE_CHECKING:
     from niels_gpt.episodes.batch import EpisodeBatch
     from niels_gpt.episodes.build import build_episodes
-    from niels_gpt.episodes.format import is_episode_indexed_dataset
     from niels_gpt.episodes.loader import GPTEpisodeDataLoader
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.episodes.stream import GPTDataLoader, make_data_loader
@@ -59,7 +58,6 @@ _MODULES = {
     "Sampling": "order.sampling",
     "WindowLoader": "windows",
     "build_episodes": "build",
-    "is_episode_indexed_dataset": "format",
     "make_data_loader": "stream",
 }
 
@@ -71,7 +69,6 @@ __all__ = [
     "Sampling",
     "WindowLoader",
     "build_episodes",
-    "is_episode_indexed_dataset",
     "make_data_loader",
 ]
 

@@ -21,8 +21,6 @@ import numpy.typing as npt
 
 from niels_gpt.episodes.batch import EpisodeBatch, WindowBatch
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.images import joined
 from niels_gpt.episodes.order.order import Order, every_row
 from niels_gpt.episodes.order.sampling import Sampling, episode_groups, order_of
 from niels_gpt.episodes.order.states import Place
@@ -33,10 +31,12 @@ from niels_gpt.episodes.shard_stream import stream_of
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.packing import Layout, PackPlan
 from niels_gpt.required_torch import torch
+from niels_gpt.store.images import joined
+from niels_gpt.store.split import IndexedSplit
 
 
 def open_batch_source(
-    split: EpisodeSplit, options: BatchOptions, sampling: Sampling, *, packed: bool, names: list[str]
+    split: IndexedSplit, options: BatchOptions, sampling: Sampling, *, packed: bool, names: list[str]
 ) -> BatchSource:
     """The batches of an opened split.
 
@@ -49,12 +49,12 @@ def open_batch_source(
         UsageError: an epoch has fewer rows than a global batch and drop_last is set, or the weights do not fit the
             data.
     """
-    directories = ", ".join(str(dataset / split.split) for dataset in split.datasets)
+    directories = ", ".join(str(dataset / split.name) for dataset in split.datasets)
     if len(split) == 0 and split.has_windows:
         raise CacheError(f"{directories}: no shard with two tokens, an input and its target; build from more text")
     if len(split) == 0:
         raise CacheError(
-            f"{directories}: no episode to read: of {split.n_episodes:,} in the index {split.too_short:,} are too "
+            f"{directories}: no episode to read: of {split.n_rows:,} in the index {split.too_short:,} are too "
             f"short and {split.too_long:,} too long; lower episode_min_tokens, raise block_size, or build with more"
         )
     groups = episode_groups(split, sampling, names)
@@ -90,7 +90,7 @@ class BatchSource(Batches[EpisodeBatch]):
 
     def __init__(
         self,
-        split: EpisodeSplit,
+        split: IndexedSplit,
         options: BatchOptions,
         order: Order,
         plan: PackPlan | None = None,
@@ -186,7 +186,7 @@ class BatchSource(Batches[EpisodeBatch]):
         """See `Batches`."""
         o, split = self.options, self.split
         return (
-            f"{split.log_name} split={split.split} epoch={epoch} {split.unit}={len(split)} "
+            f"{split.log_name} split={split.name} epoch={epoch} {split.unit}={len(split)} "
             f"batches={self.steps_per_epoch()} shuffle={flag(o.shuffle)} drop_last={flag(o.drop_last)} "
             f"pad_id={o.pad_id} mask={flag(self.uses_mask)}"
         )

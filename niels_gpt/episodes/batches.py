@@ -12,9 +12,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.images import ImageSource
-from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.order.order import Order
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.settings import ensure_log_output
@@ -22,6 +19,9 @@ from niels_gpt.errors import UsageError
 from niels_gpt.ranges import ROW
 from niels_gpt.required_torch import torch
 from niels_gpt.seeds import MAX_LENGTH
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.images import ImageSource
+from niels_gpt.store.split import IndexedSplit
 
 NO_EPOCHS = "batch_sampling_mode is 'random', which has no epochs"
 
@@ -91,7 +91,7 @@ class Batches(torch.utils.data.Dataset[Batch], ABC):
     logger: ClassVar[logging.Logger]
     fingerprint: str
 
-    def __init__(self, split: EpisodeSplit, options: BatchOptions, order: Order) -> None:
+    def __init__(self, split: IndexedSplit, options: BatchOptions, order: Order) -> None:
         self.split, self.options, self.order = split, options, order
 
     @abstractmethod

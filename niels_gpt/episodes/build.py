@@ -33,16 +33,6 @@ from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
-from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.format import (
-    CONTEXT_VERSION,
-    FORMAT_VERSION,
-    MANIFEST_NAME,
-    SPLITS,
-    open_manifest,
-    require_episodes,
-    require_plain_episodes,
-)
 from niels_gpt.episodes.order.order import every_row
 from niels_gpt.episodes.packing import StoredPlan, packing_plan
 from niels_gpt.episodes.writer import EpisodeWriter
@@ -52,7 +42,9 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import BLOCK_SIZE, EPISODES_SHARD_BYTES, VAL_FRAC
 from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.store.schema import PlacedImage
+from niels_gpt.store.kinds import open_manifest, require_episodes, require_plain_episodes
+from niels_gpt.store.schema import CONTEXT_VERSION, FORMAT_VERSION, MANIFEST_NAME, SPLITS, PlacedImage
+from niels_gpt.store.split import IndexedSplit, open_split
 
 CHUNK_TOKENS = 1 << 22  # tokens of packed rows that are read and written at a time
 MOST_UINT16 = 1 << 16  # a row has at most as many texts as tokens, so up to this width their numbers fit into uint16
@@ -129,7 +121,7 @@ def _check_finished(out: Path, *, images: ImageFolder | None) -> None:
     open_manifest(out)
     # Only then are files outside of the dataset part of it, which may have changed since.
     for split in SPLITS if images is not None else ():
-        for shard in EpisodeSplit([out], split, min_tokens=0).shards:
+        for shard in IndexedSplit([out], split, min_tokens=0).shards:
             stored = () if shard.images is None else map(shard.images.__getitem__, range(len(shard.images)))
             if images is not None and (changed := images.first_changed((one.path, one.sha256) for one in stored)):
                 raise Mismatch(
@@ -228,7 +220,7 @@ def pack_episodes(
 
 
 def _packed_rows(
-    split: EpisodeSplit, plan: StoredPlan, block_size: int, too_long: str
+    split: IndexedSplit, plan: StoredPlan, block_size: int, too_long: str
 ) -> Iterator[tuple[npt.NDArray[Any], ...]]:
     """Ids, lengths of the rows, weights, and each token's text number, for some rows at a time."""
     step = max(1, CHUNK_TOKENS // (block_size + 1))
@@ -252,7 +244,7 @@ def _packed_rows(
         yield batch_source.flat_rows(np.arange(start, min(plan.rows, start + step)))
 
 
-def _packed_recipe(source: Path, splits: dict[str, EpisodeSplit], **options: Any) -> dict[str, Any]:
+def _packed_recipe(source: Path, splits: dict[str, IndexedSplit], **options: Any) -> dict[str, Any]:
     """Everything that decides the dataset's bytes, as the manifest records it, in the manifest's order."""
     manifest = open_manifest(source) or {}
     # A manifest names one dtype for the masks of all splits: float32 if one shard has weights, for it holds 0 and 1

@@ -158,7 +158,7 @@ class Loader(Generic[Batch]):
         source, place = self._reading.source, self._reading.place
         rows = "no end" if source.order.n is None else f"{source.order.n:,} rows an epoch"
         return (
-            f"<Loader: batches of {source.options.batch_size} x {source.options.block_size} from {source.split.split}, "
+            f"<Loader: batches of {source.options.batch_size} x {source.options.block_size} from {source.split.name}, "
             f"{rows}, at epoch {place.epoch}, row {place.position:,}>"
         )
 

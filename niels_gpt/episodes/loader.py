@@ -5,12 +5,12 @@ What the constructor does, in this order::
     keywords, config       resolve (settings.py)     -> settings; a keyword wins over the config
     dataset_dir            open_urls                 -> directories; of a URL, the manifest and the indexes are fetched
     keywords, mixture      order/sampling.py         -> Sampling: order and proportions of the train split
-    directories            _open_splits              -> EpisodeSplit of train and of val: opened, checked and filtered
+    directories            _open_splits              -> IndexedSplit of train and of val: opened, checked and filtered
     tokenizer, manifests   settings.py               -> vocab_size, pad_token_id
 
 What follows for a split when it is first used, so that a packing plan of val costs nothing where only train is read::
 
-    EpisodeSplit           _open_batch_source        -> BatchSource: place -> batch, next place
+    IndexedSplit           _open_batch_source        -> BatchSource: place -> batch, next place
     BatchSource            iterate.py                -> Reading: the place of the next batch
 
 `next_batch`, `prefetch`, `state_dict` and other ways to read are methods of `SplitLoader` (split_loader.py).
@@ -25,9 +25,6 @@ from typing import Any, ClassVar
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.batch_source import BatchSource, open_batch_source
 from niels_gpt.episodes.batches import BatchOptions
-from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.format import SPLITS, require_episodes, require_plain_episodes
-from niels_gpt.episodes.images import ImageSource
 from niels_gpt.episodes.iterate import Reading
 from niels_gpt.episodes.order.sampling import SHUFFLE_SHARDS, Sampling
 from niels_gpt.episodes.settings import (
@@ -47,7 +44,11 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.ranges import check_flag
 from niels_gpt.required_torch import torch
+from niels_gpt.store.images import ImageSource
+from niels_gpt.store.kinds import require_plain_episodes, require_rows
+from niels_gpt.store.schema import SPLITS
 from niels_gpt.store.shard_cache import ShardCache
+from niels_gpt.store.split import IndexedSplit, open_split
 
 _log = logging.getLogger("niels_gpt.episodes")
 
@@ -236,7 +237,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             self._readings[split] = Reading(self._open_batch_source(split, opened), self.device)
         return self._readings[split]
 
-    def _open_batch_source(self, name: str, split: EpisodeSplit) -> BatchSource:
+    def _open_batch_source(self, name: str, split: IndexedSplit) -> BatchSource:
         settings = self.config
         drop_last = settings.epoch_drop_last
         # With drop_last a val split without one full batch would have none at all, so its only batch is filled up. How
@@ -294,7 +295,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
 
     # ---- opening the dataset
 
-    def _open_splits(self, too_long: str | None) -> dict[str, EpisodeSplit]:
+    def _open_splits(self, too_long: str | None) -> dict[str, IndexedSplit]:
         """Both splits, so that a damaged val split is found before training, not after the first epoch.
 
         Args:
@@ -320,10 +321,10 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
             )
         return splits
 
-    def _open_split(self, split: str) -> EpisodeSplit:
+    def _open_split(self, split: str) -> IndexedSplit:
         for folder in self._dirs:
             if folder not in self._streamed:  # of which only the manifest and the indexes are here
-                require_episodes(folder)
+                require_rows(folder)
         opened = open_split(
             self._dirs,
             split,
@@ -348,7 +349,7 @@ class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
                 continue
             _log.info("%s split=%s %s=%d %s", split.log_name, name, split.unit, len(split), self._more_of(split))
 
-    def _more_of(self, split: EpisodeSplit) -> str:
+    def _more_of(self, split: IndexedSplit) -> str:
         """What the log says of a split besides its number of episodes."""
         mask = flag(split.has_mask and self.config.use_loss_mask is not False)
         return f"too_short={split.too_short} too_long={split.too_long} tokens={split.n_tokens} mask={mask}"

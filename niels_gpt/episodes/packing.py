@@ -23,11 +23,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.index_sets import CHUNK, IndexSet, Int64s, Span, between, digest, in_chunks
 from niels_gpt.errors import Mismatch, StorageError, storage_errors
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.store.files import atomic_file, remove_abandoned
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.index_sets import CHUNK, IndexSet, Span, between, digest, in_chunks
+from niels_gpt.store.split import IndexedSplit
 
 PLANS_FOLDER = "packing"
 PLAN_VERSION = 3  # part of the name: raise it whenever the same data may get another plan
@@ -65,7 +66,7 @@ class StoredPlan(PackPlan):
         return _reopen_plan, (self.path, len(self.items), self.capacity, self.checksum)
 
 
-def packing_plan(split: EpisodeSplit, width: int, *, groups: Mapping[str, IndexSet] | None = None) -> StoredPlan:
+def packing_plan(split: IndexedSplit, width: int, *, groups: Mapping[str, IndexSet] | None = None) -> StoredPlan:
     """The plan of a split for rows of `width` tokens: loaded if it is stored, else made and stored.
 
     Items are positions (after filtering). With `groups`, no row mixes two groups, and rows come group after group.
@@ -82,7 +83,7 @@ def packing_plan(split: EpisodeSplit, width: int, *, groups: Mapping[str, IndexS
     key = hashlib.sha256(json.dumps(parts).encode())
     for name, group in (groups or {}).items():
         key.update(f"{name} {len(group)} {digest(group)}".encode())
-    path = folder / f"{split.split}-{width}-{key.hexdigest()[:16]}.plan"
+    path = folder / f"{split.name}-{width}-{key.hexdigest()[:16]}.plan"
     members: list[IndexSet] = [Span(0, len(split))] if groups is None else list(groups.values())
     n = sum(map(len, members))  # may be fewer than the split has: a weight of 0 leaves a group out
     stored = _load_plan(path, n, width)
@@ -109,7 +110,7 @@ def group_rows(plan: StoredPlan, groups: Mapping[str, IndexSet]) -> dict[str, Sp
     return {name: Span(*rows) for name, *rows in zip(groups, begins, begins[1:], strict=False)}
 
 
-def _write_plan(file: IO[bytes], split: EpisodeSplit, groups: list[IndexSet], width: int) -> None:
+def _write_plan(file: IO[bytes], split: IndexedSplit, groups: list[IndexSet], width: int) -> None:
     """Write a plan window by window, in memory that does not grow with it."""
     n = sum(map(len, groups))
     items_at, rows, tokens, written = 8 * HEADER, 0, 0, 0

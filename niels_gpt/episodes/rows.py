@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import MASK_NAME
 from niels_gpt.episodes.order.order import EMPTY
-from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError
 from niels_gpt.format.fitting import without_cut_turn
 from niels_gpt.format.gather import shifted, targets_of
 from niels_gpt.format.packing import Layout, PackPlan, layout_of
+from niels_gpt.store.gather import Computed
+from niels_gpt.store.shards import Shard
+from niels_gpt.store.split import IndexedSplit, check_binary_masks
 
 Int64s = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -41,7 +41,7 @@ class SpanLocator:
         too_long: the policy for episodes that do not fit: "tail" keeps the last tokens, all others the first.
     """
 
-    def __init__(self, split: EpisodeSplit, plan: PackPlan | None, width: int, *, too_long: str) -> None:
+    def __init__(self, split: IndexedSplit, plan: PackPlan | None, width: int, *, too_long: str) -> None:
         self._split, self._plan, self._width = split, plan, width
         self._tail = too_long == "tail"
 
@@ -117,13 +117,13 @@ class Column:
     """One kind of value (ids, mask, segment ids) of all shards.
 
     Args:
-        files: one array per shard, shape (tokens,), mapped.
+        files: one per shard, shape (tokens,), mapped; or a mask that is computed.
     """
 
-    def __init__(self, files: Sequence[Array]) -> None:
+    def __init__(self, files: Sequence[Array | Computed]) -> None:
         self._files = files
         # Shards may differ: a uint8 mask beside a float32 one is read as float32.
-        self.dtype = np.result_type(*files)
+        self.dtype = np.result_type(*(file.dtype for file in files))
 
     def rows(self, spans: RowSpans, fill: float) -> Array:
         """A new array of shape (B, width): the spans' values, and `fill` on padding."""
@@ -166,7 +166,7 @@ class EpisodeReader:
 
     def __init__(
         self,
-        split: EpisodeSplit,
+        split: IndexedSplit,
         width: int,
         *,
         too_long: str,
@@ -289,22 +289,13 @@ class EpisodeReader:
         # Counted from the episode's start, of which "tail" leaves tokens out.
         start = int(self._split.locate(spans.episode[at : at + 1])[1][0])
         token = int(spans.start[at]) - start + column - int(spans.column[at])
-        return f"{self._split.describe(int(spans.episode[at]))}: token {token:,}"
+        return f"{self._split.where(int(spans.episode[at]))}: token {token:,}"
 
 
 def _sums(weights: Array) -> tuple[int, float]:
     """How many weights are above 0, and the sum of all."""
     trained = int(np.count_nonzero(weights))
     return trained, float(trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64).sum())
-
-
-def check_binary_masks(shards: Sequence[Shard]) -> None:
-    """Raise `CacheError` if a uint8 mask holds anything but 0 and 1; reads those masks once."""
-    for shard in shards:
-        if shard.mask is not None and shard.mask.dtype == np.uint8 and shard.mask.max(initial=0) > 1:
-            at = int(np.argmax(shard.mask > 1))
-            where = f"{shard.folder / MASK_NAME}: value {at:,}"
-            raise CacheError(f"{where} is {shard.mask[at]}; expected 0 or 1. Build the dataset again")
 
 
 def _segments(shard: Shard) -> npt.NDArray[Any]:

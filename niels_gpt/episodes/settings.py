@@ -18,14 +18,14 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.remote import StreamedDataset, is_url, open_streamed
 from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown, without_passwords
 from niels_gpt.format.collate import checked_device
 from niels_gpt.ranges import RANK, TOKEN_ID, VOCAB_SIZE, WORLD_SIZE
 from niels_gpt.required_torch import torch
-from niels_gpt.store.manifests import tokenizer_sha256
+from niels_gpt.store.published import StreamedDataset, is_url, open_streamed
 from niels_gpt.store.shard_cache import ShardCache
+from niels_gpt.store.split import IndexedSplit
+from niels_gpt.store.tokenizer_hash import tokenizer_sha256
 
 MODES: Final = ("token_stream", "sft_episode")
 
@@ -167,7 +167,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def check_tokenizer(split: EpisodeSplit, tokenizer: Any | None) -> None:
+def check_tokenizer(split: IndexedSplit, tokenizer: Any | None) -> None:
     """Raise `Mismatch` if a dataset was built with another tokenizer; one that cannot be hashed is not checked."""
     if not isinstance(tokenizer, HashableTokenizer):
         return

@@ -23,13 +23,13 @@ from itertools import islice
 
 import numpy as np
 
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.order.order import Order
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.errors import UsageError
+from niels_gpt.store.gather import Int64s
 from niels_gpt.store.shard_cache import ShardCache, StoredFile
+from niels_gpt.store.split import IndexedSplit
 
 FETCHERS = 8  # files that are downloaded at a time; most of the time one waits for the store
 MOST_AHEAD = 2 * FETCHERS  # shards that are downloaded before their window is the next one
@@ -66,7 +66,7 @@ class ShardStream:
     """
 
     def __init__(
-        self, split: EpisodeSplit, schedule: Order, open_reader: Callable[..., EpisodeReader], rows: int
+        self, split: IndexedSplit, schedule: Order, open_reader: Callable[..., EpisodeReader], rows: int
     ) -> None:
         self._split, self._schedule, self._open_reader = split, schedule, open_reader
         # The largest shards must fit, for which ones are in a window together changes every epoch.
@@ -79,7 +79,7 @@ class ShardStream:
         if needed > room:
             raise UsageError(
                 f"cache_bytes is {room:,}, but {windows} windows of {schedule.window} shards of "
-                f"{split.split}, {which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
+                f"{split.name}, {which}, have up to {needed:,} bytes (one shard has up to {sizes[0]:,}); "
                 "raise cache_bytes, or lower shuffle_shards" + (" or the batch size" if windows > 2 else "")
             )
         self._room_ahead = room // SHARE_AHEAD
@@ -183,7 +183,7 @@ class _Fetcher:
 
 
 def stream_of(
-    split: EpisodeSplit, schedule: Order, open_reader: Callable[..., EpisodeReader], rows: int
+    split: IndexedSplit, schedule: Order, open_reader: Callable[..., EpisodeReader], rows: int
 ) -> ShardStream | None:
     """A stream, if any shard of the split is in a store; `rows` is the size of a batch over all ranks.
 

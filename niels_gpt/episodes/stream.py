@@ -19,28 +19,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.formats import TOKEN_DTYPES
-from niels_gpt.cache.meta import meta_beside
-from niels_gpt.cache.mmap import Tokens, map_tokens
-from niels_gpt.episodes.format import (
-    SPLITS,
-    TOKEN_DTYPE,
-    TOKENS_NAME,
-    is_episode_indexed_dataset,
-    open_mask,
-    samples,
-)
-from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import Group, random_rows
 from niels_gpt.episodes.order.states import Place, place_in, state_of
-from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.rows import Array, Column, RowSpans
 from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
 from niels_gpt.errors import CacheError, UsageError, without_passwords
 from niels_gpt.format import gather
 from niels_gpt.format.collate import to_device
 from niels_gpt.required_torch import torch
+from niels_gpt.store.files import samples
+from niels_gpt.store.index_sets import Span
+from niels_gpt.store.kinds import is_episode_indexed_dataset, meta_beside
+from niels_gpt.store.published import is_url
+from niels_gpt.store.schema import META_DTYPES, SPLITS, TOKENS_NAME
+from niels_gpt.store.shards import EPISODE_TOKENS, Tokens, map_tokens, open_mask
 
 _log = logging.getLogger("niels_gpt.stream")
 
@@ -260,7 +253,7 @@ def _find(split: Path) -> list[_File]:
     files = []
     for folder in folders:
         if (folder / TOKENS_NAME).is_file():
-            tokens = map_tokens(folder / TOKENS_NAME, TOKEN_DTYPE)
+            tokens = map_tokens(folder / TOKENS_NAME, EPISODE_TOKENS)
             files.append(_File(folder / TOKENS_NAME, tokens, *open_mask(folder, len(tokens), None)))
     if files:
         return files
@@ -268,5 +261,5 @@ def _find(split: Path) -> list[_File]:
     paths = sorted(split.glob("shard_*.bin"))
     # Shards without a meta.json are of the cache format's default dtype.
     meta: Mapping[str, Any] = (meta_beside(split.parent, None) or {}) if paths else {}
-    dtype = TOKEN_DTYPES[meta.get("token_dtype", "uint16-le")]
+    dtype = META_DTYPES[meta.get("token_dtype", "uint16-le")]
     return [_File(path, map_tokens(path, dtype), None, f"{path}: a shard without mask") for path in paths]

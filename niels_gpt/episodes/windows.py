@@ -10,16 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.cache.formats import META_NAME
-from niels_gpt.cache.meta import open_meta
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import first_of
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.sampling import Sampling
-from niels_gpt.episodes.remote import is_url, open_streamed
 from niels_gpt.episodes.settings import Dirs
 from niels_gpt.errors import UsageError
+from niels_gpt.store.kinds import first_of, open_meta
+from niels_gpt.store.published import is_url, open_streamed
+from niels_gpt.store.schema import META_NAME
 from niels_gpt.store.shard_cache import ShardCache
+from niels_gpt.store.split import IndexedSplit
 
 # The options of the loader of episodes that windows have, too; others name what windows lack: masks, texts, packing.
 ORDER: Final = (
@@ -98,11 +97,11 @@ class WindowLoader(GPTEpisodeDataLoader):
             **order,
         )
 
-    def _open_split(self, split: str) -> EpisodeSplit:
+    def _open_split(self, split: str) -> IndexedSplit:
         # Nothing is filtered or too long: a window has two tokens at least, and one row's at most.
-        return EpisodeSplit(self._dirs, split, streamed=self._streamed, window=self.block_size)
+        return IndexedSplit(self._dirs, split, streamed=self._streamed, window=self.block_size)
 
-    def _more_of(self, split: EpisodeSplit) -> str:
+    def _more_of(self, split: IndexedSplit) -> str:
         """What the log says of a split besides its number of windows."""
         return f"tokens={split.n_tokens}"
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.format import MOST_WEIGHT
 from niels_gpt.errors import UsageError
+from niels_gpt.messages.loss import MOST_WEIGHT
 from niels_gpt.ranges import EPISODES_SHARD_BYTES
 from niels_gpt.store.checksums import FileRecord
 from niels_gpt.store.schema import (

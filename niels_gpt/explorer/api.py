@@ -8,9 +8,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.cache.formats import META_NAME
 from niels_gpt.doctor.open_input import open_input
-from niels_gpt.episodes.format import is_episode_indexed_dataset
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
@@ -21,6 +19,8 @@ from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Compare, Export, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES
+from niels_gpt.store.kinds import is_episode_indexed_dataset
+from niels_gpt.store.schema import META_NAME
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Explorer:
     def _training_rows(self, request: Train) -> tuple[TrainingRows, str]:
         """The rows that are fitted, and the split of them to read."""
         from niels_gpt.explorer.stored import StoredRows
-        from niels_gpt.explorer.training_rows import TrainingRows, copied_rows, rendered_rows
+        from niels_gpt.explorer.training_rows import TrainingRows, rendered_rows
 
         dataset = self._opened()
         if isinstance(dataset, StoredRows):
@@ -187,10 +187,6 @@ class Explorer:
                 raise UsageError(
                     "this cache is one stream of text: training takes windows of T tokens, as 'Rows' shows"
                 )
-            # An SFT cache has no loader that packs, so its rows are copied into an episodes dataset, whose only split
-            # is train.
-            if dataset.kind == "sft":
-                return self._written(split, lambda: copied_rows(dataset, split)), "train"
             if self._stored is None:
                 self._stored = TrainingRows(dataset.directory, dataset.token_text, source=str(dataset.directory))
             return self._stored, split

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from niels_gpt.cache.formats import index_name, tokens_name
 from niels_gpt.config import TrainingConfig
-from niels_gpt.datasets import Dataset, DocumentSplit, TokenText, open_dataset, token_text_of
-from niels_gpt.episodes.format import require_episodes
+from niels_gpt.datasets import Dataset, open_dataset, token_text_of
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.example import Bools, ExampleView, Ints, TokenColumns
 from niels_gpt.preferences.dataset import describe_completion
 from niels_gpt.ranges import BLOCK_SIZE, LENGTH
+from niels_gpt.store.documents import DocumentSplit
+from niels_gpt.store.kinds import require_rows
 from niels_gpt.store.masks import IGNORE_INDEX
+from niels_gpt.store.rows import TokenText
 from niels_gpt.token_display import CONTEXT, PADDING, SCAFFOLD, TRAINED
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def view_episode(
         CacheError: no dataset, or a damaged one. UsageError: no such episode. Mismatch: not the dataset's tokenizer.
     """
     BLOCK_SIZE.check(T)
-    require_episodes(dataset)
+    require_rows(dataset)
     opened = open_dataset(dataset)
     special = opened.special_token_ids
     # Any id serves as padding, which is known by its position.
@@ -151,7 +152,11 @@ def _view_sft(dataset: Dataset, number: int, split: str, T: int | None, text: To
     T = T or max(1, length - 1)
     special = dataset.special_token_ids
     loader = SFTExampleDataset(
-        str(cache / tokens_name(split)), str(cache / index_name(split)), T=T, device="cpu", eot_id=special.get("eot", 0)
+        str(cache / f"{split}_tokens.bin"),
+        str(cache / f"{split}_idx.npy"),
+        T=T,
+        device="cpu",
+        eot_id=special.get("eot", 0),
     )
     x, y, y_masked = (values[0] for values in loader.arrays(np.array([number])))
     in_loss = y_masked != IGNORE_INDEX
@@ -180,8 +185,9 @@ def _view_pretrain(dataset: Dataset, number: int, split: str, T: int | None, tex
     # Pretraining has no mask: every target counts, the ends of documents too.
     in_loss = np.ones(len(row) - 1, dtype=np.bool_)
     kinds = np.where(np.isin(row[:-1], list(dataset.special_token_ids.values())), SCAFFOLD, TRAINED)
-    shard = int(windows.locate(np.array([number]))[0][0])
-    title = f"{windows.describe(number)} of {len(documents.stream.shards[shard]):,}, all trained"
+    shard, start, length = (int(found[0]) for found in windows.locate(np.array([number])))
+    where = f"{windows.shards[shard].path}: tokens {start:,} to {start + length - 1:,}"
+    title = f"{where} of {len(windows.shards[shard].tokens):,}, all trained"
     shown = _columns(row[:-1], row[1:], kinds, in_loss, text)
     return ExampleView(title, shown, text is not None, n_tokens=len(row))
 

@@ -1,8 +1,8 @@
 """Rows as they will be trained: what a block size, a policy for long episodes, and packing make of a dataset.
 
 Everything comes from the loader's own parts: `open_split` filters episodes, `pack` plans rows, and `view_episode` reads
-a row through `GPTEpisodeDataLoader`. The first rows of a chat file or of an SFT cache are first written as an episodes
-dataset in a temporary directory.
+a row through `GPTEpisodeDataLoader`. The first rows of a chat file are first written as an episodes dataset in a
+temporary directory.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.renderer_encoder import render_one
-from niels_gpt.datasets import TokenText
-from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.format import INDEX_NAME, MASK_NAME, TOKEN_DTYPE, TOKENS_NAME
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import check_row
@@ -31,12 +28,13 @@ from niels_gpt.explorer.token_columns import PADDING, Group, LossMode, TokenTabl
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.messages import Conversation
+from niels_gpt.store.rows import TokenText
+from niels_gpt.store.schema import INDEX_NAME, MASK_NAME, TOKENS_NAME
+from niels_gpt.store.shards import EPISODE_TOKENS
+from niels_gpt.store.split import IndexedSplit, open_split
 from niels_gpt.token_display import TokenSpelling
 
-if TYPE_CHECKING:
-    from niels_gpt.explorer.stored import StoredRows
-
-CHAT_ROWS = 2000  # of a chat file or an SFT cache; enough to see how it packs
+CHAT_ROWS = 2000  # of a chat file; enough to see how it packs
 MOST_BLOCK = 1 << 20
 Int64s = npt.NDArray[np.int64]
 
@@ -97,7 +95,7 @@ class Fitted:
 
 
 class TrainingRows:
-    """An episodes dataset under any fit.
+    """Episodes, or the examples of an SFT cache, under any fit.
 
     Args:
         numbers: the number by which the page names each episode; by default its own.
@@ -112,10 +110,10 @@ class TrainingRows:
         # a cache on the class would hold the dataset after `close`.
         self._planned = lru_cache(maxsize=4)(self._plan)
 
-    def _plan(self, split: str, fit: Fit) -> tuple[EpisodeSplit, Int64s, PackPlan | None]:
+    def _plan(self, split: str, fit: Fit) -> tuple[IndexedSplit, Int64s, PackPlan | None]:
         width = fit.block_size + 1
         opened = open_split([self._directory], split, min_tokens=1, too_long=fit.too_long, width=width)
-        lengths = opened.lengths()
+        lengths = opened.lengths
         # A longer episode is cut to the width when it is read, so it fills a row of its own.
         return opened, lengths, pack(np.minimum(lengths, width), width) if fit.packed else None
 
@@ -148,7 +146,7 @@ class TrainingRows:
             episodes=len(lengths),
             cut=int((over > 0).sum()),
             lost=int(over.sum()),
-            left_out=opened.n_episodes - len(lengths),
+            left_out=opened.n_rows - len(lengths),
             width=width,
             shown=shown,
             source=self._source,
@@ -202,7 +200,7 @@ class TemporaryEpisodes:
         folder = Path(self._temporary.name)
         (folder / "train").mkdir()
         lengths = np.array([len(ids) for _, ids, _ in rows], np.uint64)
-        np.concatenate([ids for _, ids, _ in rows]).astype(TOKEN_DTYPE).tofile(folder / "train" / TOKENS_NAME)
+        np.concatenate([ids for _, ids, _ in rows]).astype(EPISODE_TOKENS).tofile(folder / "train" / TOKENS_NAME)
         np.concatenate([mask for _, _, mask in rows]).astype(np.uint8).tofile(folder / "train" / MASK_NAME)
         # An index record is start and length: lengths 3 2 4 give (0, 3) (3, 2) (5, 4).
         np.stack([lengths.cumsum() - lengths, lengths], axis=1).astype("<u8").tofile(folder / "train" / INDEX_NAME)
@@ -240,15 +238,6 @@ def rendered_rows(
     some = f"The {first}" if len(rows) == looked else f"{len(rows):,} of the {first}"
     source = f"All {total:,} rows" if len(rows) == total else some
     return TemporaryEpisodes(rows, TokenSpelling(encoder.token_bytes), f"{source}, rendered by {choice.renderer}")
-
-
-def copied_rows(stored: StoredRows, split: str) -> TemporaryEpisodes:
-    """The first examples of an SFT cache. Its own loader does not pack them and cuts long ones at the end (`head`)."""
-    total = len(stored.split(split))
-    stored_rows = (stored.tokens(split, row) for row in range(min(total, CHAT_ROWS)))
-    rows: list[MaskedRow] = [(row.number, row.ids, row.trained) for row in stored_rows]
-    source = f"All {total:,} examples" if len(rows) == total else f"The first {len(rows):,} of {total:,} examples"
-    return TemporaryEpisodes(rows, stored.token_text, f"{source} of {split}")
 
 
 def trained_ids(

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.datasets import Split, open_dataset
+from niels_gpt.datasets import open_dataset
 from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Settings
 from niels_gpt.export.source import Source
@@ -29,6 +29,7 @@ from niels_gpt.export.writers import HubFiles
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.progress import Progress
 from niels_gpt.seeds import order
+from niels_gpt.store.rows import Split
 
 # Groups that are read and written at once; a file's row group holds their rows.
 GROUPS_AT_ONCE: Final = 2048

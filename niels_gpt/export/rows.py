@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.datasets import gather
 from niels_gpt.errors import UsageError
 from niels_gpt.format.fitting import without_cut_turn
+from niels_gpt.store.gather import gather
 from niels_gpt.store.masks import IGNORE_INDEX
 
 Int64s = npt.NDArray[np.int64]

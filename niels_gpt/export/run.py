@@ -22,7 +22,7 @@ from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.store.checksums import FileRecord
 from niels_gpt.store.files import json_bytes, write_atomic
-from niels_gpt.store.manifests import with_manifest_hash
+from niels_gpt.store.manifest import with_manifest_hash
 from niels_gpt.store.staging import StagedDirectory
 
 MANIFEST_NAME = "export.json"

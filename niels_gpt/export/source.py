@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from niels_gpt import datasets
-from niels_gpt.cache.meta import has_checksums
-from niels_gpt.datasets import CHUNK_ROWS, Dataset, EpisodeRows, Split, open_dataset, slices_of_tokens
-from niels_gpt.episodes.format import require_plain_episodes
+from niels_gpt.datasets import Dataset, open_dataset
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.store.manifests import verify_files
+from niels_gpt.store import rows as stored_rows
+from niels_gpt.store.gather import CHUNK_ROWS, slices_of_tokens
+from niels_gpt.store.kinds import has_checksums, require_plain_episodes
+from niels_gpt.store.manifest import verify_files
+from niels_gpt.store.rows import Split
+from niels_gpt.store.split import IndexedSplit
 
 PORTION_TOKENS = 1 << 20
 
@@ -33,14 +35,12 @@ class Source:
     @property
     def has_mask(self) -> bool:
         """Whether it records which tokens are trained; else all are."""
-        if isinstance(self.split, EpisodeRows):
-            return self.split.mask_dtype is not None
-        return self.dataset.kind == "sft"
+        return isinstance(self.split, IndexedSplit) and self.split.has_mask
 
     @property
     def several_texts(self) -> bool:
         """Whether a row may hold several texts."""
-        return isinstance(self.split, EpisodeRows) and self.split.has_segments
+        return isinstance(self.split, IndexedSplit) and self.split.has_segments
 
     @property
     def is_stream(self) -> bool:
@@ -67,7 +67,7 @@ class Source:
             for part in portions_of(self.split.lengths_of(numbers)):
                 yield self.read(numbers[part])
 
-    def _checked(self, stored: datasets.Rows) -> Rows:
+    def _checked(self, stored: stored_rows.Rows) -> Rows:
         """Stored rows as rows of an export, in which weights are 0 wherever a text begins.
 
         Raises:
@@ -131,12 +131,12 @@ def open_source(path: Path, split: str) -> Source:
     if dataset.kind == "episodes":  # preferences are stored as episodes
         require_plain_episodes(path, dataset.manifest or None)
     opened = dataset.split(split)
-    if isinstance(opened, EpisodeRows) and opened.has_images:
+    if isinstance(opened, IndexedSplit) and opened.has_images:
         raise UsageError(
             f"{path}: episodes with images. An export holds ids and masks and cannot carry pixels, so a model trained "
             "on it would see placeholders without images. Train from the dataset itself: ng.loader(images=...)"
         )
-    if isinstance(opened, EpisodeRows) and opened.mask_dtype == "float32":
+    if isinstance(opened, IndexedSplit) and opened.mask_dtype == "float32":
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass
     return Source(dataset, opened)
 

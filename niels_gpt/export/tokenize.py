@@ -27,7 +27,6 @@ import numpy.typing as npt
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
 from niels_gpt.builds.renderer_encoder import RenderingPolicy
-from niels_gpt.datasets import gather
 from niels_gpt.errors import DataError, UsageError, did_you_mean
 from niels_gpt.export.rows import Rows, cut, rows_of
 from niels_gpt.format.fitting import check_policy
@@ -41,6 +40,7 @@ from niels_gpt.sources.chat_files import ARROW_NULLS, record_to_conversation, re
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
+from niels_gpt.store.gather import gather
 from niels_gpt.version import __version__
 
 OnBadRows = Literal["error", "drop"]

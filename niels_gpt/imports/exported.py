@@ -12,27 +12,33 @@ from typing import Any, Final
 
 from niels_gpt.errors import InputError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.store.manifests import (
-    IDS,
-    OBJECT,
-    REPAIR,
-    TEXT,
-    VOCAB_SIZE,
+from niels_gpt.store.manifest import (
+    Ids,
+    Model,
+    VocabSize,
     check_fields,
     check_file_records,
     check_manifest_hash,
     read_manifest,
     verify_files,
 )
+from niels_gpt.store.schema import REPAIR
 
 EXPORT_MANIFEST: Final = "export.json"
-SOURCE_FIELDS: Final = {
-    "vocab_size": VOCAB_SIZE.or_null(),
-    "tokenizer_sha256": TEXT.or_null(),
-    "special_token_ids": IDS.or_null(),
-}
 _DOCUMENTATION: Final = "README.md"  # is not imported
 _AS_IT_IS: Final = f"Copy the export again, or remove {EXPORT_MANIFEST} to import the files as they are"
+
+
+class Source(Model):
+    """What is recorded of the dataset that was exported, of which the manifest of the import is made."""
+
+    vocab_size: VocabSize | None = None
+    tokenizer_sha256: str | None = None
+    special_token_ids: Ids | None = None
+
+
+class _Export(Model):
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Exported:
 
     Attributes:
         folder: of the export.
-        source: what is known of the dataset that was exported: `SOURCE_FIELDS`.
+        source: what is known of the dataset that was exported: `Source`.
         files: the records of its files, by their path in `folder`.
     """
 
@@ -94,10 +100,8 @@ def exported(source_path: Path) -> Exported | None:
         if path.is_file():
             manifest = read_manifest(path)
             check_manifest_hash(path, manifest)
-            check_fields(path, {"source": manifest.get("source")}, {"source": OBJECT.or_null()})
+            check_fields(path, manifest, _Export, "manifest of an export")
             source = dict(manifest.get("source") or {})
-            # These go into the manifest of the episodes, so a wrong type must not get there.
-            check_fields(path, source, SOURCE_FIELDS, "source.")
             if manifest.get("kind") != "export" or "files" not in manifest:  # of another program, or an earlier version
                 return Exported(folder, source, {})
             check_file_records(path, manifest)

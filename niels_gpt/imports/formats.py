@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.datasets import gather
 from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.export.rows import Int64s, Rows, rows_of
 from niels_gpt.export.source import portions_of
 from niels_gpt.store.files import map_array
+from niels_gpt.store.gather import gather
 
 MOST_ID = 2**32 - 1  # episodes store ids as uint32
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int16", "int32", "int64")  # in which ids may be stored

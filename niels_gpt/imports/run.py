@@ -21,7 +21,6 @@ import numpy as np
 
 from niels_gpt import ranges
 from niels_gpt.builds.build import Build, BuildOptions, Kind, write_dataset
-from niels_gpt.episodes.format import FORMAT_VERSION, MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.imports.arrays import TOKENS
@@ -31,7 +30,9 @@ from niels_gpt.imports.hf import HF
 from niels_gpt.imports.megatron import MEGATRON
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.store.manifests import read_manifest
+from niels_gpt.store.kinds import open_manifest
+from niels_gpt.store.manifest import read_manifest
+from niels_gpt.store.schema import FORMAT_VERSION, MANIFEST_NAME, SPLITS
 from niels_gpt.store.staging import check_target_free, real_path
 
 FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, TOKENS)}

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
-from niels_gpt.episodes.index_sets import Int64s
 from niels_gpt.episodes.order.order import EMPTY, Order, every_row
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.preferences.dataset import PreferenceSplit
 from niels_gpt.required_torch import torch
+from niels_gpt.store.gather import Int64s
 from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.store.schema import COMPLETION
 
@@ -243,7 +243,7 @@ class PreferenceSource(Batches[PreferenceBatch]):
     def describe_epoch(self, epoch: int) -> str:
         """See `Batches`."""
         return (
-            f"[PreferenceLoader] split={self.split.split} epoch={epoch} groups={len(self.groups)} "
+            f"[PreferenceLoader] split={self.split.name} epoch={epoch} groups={len(self.groups)} "
             f"batches={self.steps_per_epoch()}"
         )
 

@@ -24,7 +24,6 @@ from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.episodes.build import recipe_of
-from niels_gpt.episodes.format import MANIFEST_NAME, SPLITS, open_manifest
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.preferences.encode import PreferenceTask
 from niels_gpt.ranges import EPISODES_SHARD_BYTES, VAL_FRAC
@@ -33,7 +32,8 @@ from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import PreferenceFiles
 from niels_gpt.sources.rows.preference_rows import Preference
-from niels_gpt.store.schema import COMPLETION
+from niels_gpt.store.kinds import open_manifest
+from niels_gpt.store.schema import COMPLETION, MANIFEST_NAME, SPLITS
 
 
 def build_preferences(

@@ -20,13 +20,14 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import COMPLETIONS_NAME, SPLITS, refuse_lost_manifest, require_episodes
-from niels_gpt.episodes.index_sets import Int64s, RowFilter, Span
-from niels_gpt.episodes.order.metadata import checked_begins, open_completions
-from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
-from niels_gpt.store.schema import COMPLETION
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.index_sets import RowFilter, Span
+from niels_gpt.store.kinds import refuse_lost_manifest, require_episodes
+from niels_gpt.store.records import checked_begins, open_completions
+from niels_gpt.store.schema import COMPLETION, COMPLETIONS_NAME, SPLITS
+from niels_gpt.store.shards import Shard
+from niels_gpt.store.split import IndexedSplit
 
 TOO_LONG: Final = ("error", "skip", "head", "tail")
 NO_COMPLETION: Final = ("error", "skip")
@@ -123,7 +124,7 @@ class PreferenceSplit:
     """
 
     def __init__(self, datasets: Sequence[Path], split: str, fitting: Fitting) -> None:
-        self.episodes = EpisodeSplit(datasets, split)
+        self.episodes = IndexedSplit(datasets, split)
         for dataset, manifest in zip(datasets, self.episodes.manifests, strict=True):
             if manifest is None:
                 refuse_lost_manifest(dataset)
@@ -196,7 +197,7 @@ class PreferenceSplit:
             CacheError: the policies do not allow a group.
         """
         f = self.fitting
-        lengths = shard.records[:, 1].astype(np.int64)
+        lengths = shard.index.lengths()
         # Groups that begin at 0 and 2 of the lengths 5 9 4: their longest sides are 9 and 4.
         long = np.maximum.reduceat(lengths, begins) > f.width
         # Only "head" can cut a whole completion away: "tail" keeps the end of a row, and "skip" the whole row or none.
@@ -221,7 +222,7 @@ class PreferenceSplit:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a worker, the files are opened again there."""
-        return type(self), (self.episodes.datasets, self.episodes.split, self.fitting)
+        return type(self), (self.episodes.datasets, self.episodes.name, self.fitting)
 
 
 def describe_completion(dataset: Path, split: str, number: int) -> str:

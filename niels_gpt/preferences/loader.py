@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from niels_gpt.episodes.batches import BatchOptions
-from niels_gpt.episodes.format import SPLITS, require_episodes
 from niels_gpt.episodes.iterate import Reading
 from niels_gpt.episodes.order.order import every_row
 from niels_gpt.episodes.order.sampling import Sampling, groups_of, order_of_groups
-from niels_gpt.episodes.remote import is_url
 from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
 from niels_gpt.episodes.split_loader import SplitLoader
 from niels_gpt.errors import CacheError, UsageError
@@ -20,6 +18,9 @@ from niels_gpt.preferences.batches import PreferenceBatch, PreferenceSource
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit
 from niels_gpt.ranges import BATCH_SIZE, BLOCK_SIZE
 from niels_gpt.seeds import DEFAULT_SEED
+from niels_gpt.store.kinds import require_episodes
+from niels_gpt.store.published import is_url
+from niels_gpt.store.schema import SPLITS
 
 _log = logging.getLogger("niels_gpt.preferences")
 

@@ -25,8 +25,6 @@ from niels_gpt.builds.encoder_protocol import ConversationEncoder
 from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.builds.sample_encoder import Samples
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
-from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest, require_episodes, require_plain_episodes
-from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, Mismatch, UsageError
 from niels_gpt.export.registry import format_named
 from niels_gpt.export.run import recorded_choices
@@ -47,7 +45,10 @@ from niels_gpt.sources.files.locations import pinned
 from niels_gpt.sources.mapping import RowFunction, RowMapping
 from niels_gpt.store.checksums import file_record
 from niels_gpt.store.files import json_bytes, read_file, write_atomic
-from niels_gpt.store.manifests import HASH_KEY
+from niels_gpt.store.kinds import open_manifest, require_episodes, require_plain_episodes
+from niels_gpt.store.manifest import HASH_KEY
+from niels_gpt.store.published import is_url
+from niels_gpt.store.schema import MANIFEST_NAME
 from niels_gpt.store.staging import StagedDirectory, recover_interrupted
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece

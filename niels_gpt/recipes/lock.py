@@ -23,7 +23,7 @@ from niels_gpt.errors import InputError, Mismatch, storage_errors
 from niels_gpt.recipes.reading import LoadedRecipe, check_recipe, set_value
 from niels_gpt.recipes.schema import Recipe
 from niels_gpt.store.files import json_bytes, write_atomic
-from niels_gpt.store.manifests import HASH_KEY, check_manifest_hash, read_manifest, with_manifest_hash
+from niels_gpt.store.manifest import HASH_KEY, check_manifest_hash, read_manifest, with_manifest_hash
 from niels_gpt.version import __version__
 
 LOCK_SUFFIX: Final = ".lock.json"

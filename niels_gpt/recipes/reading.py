@@ -18,10 +18,10 @@ from typing import Any, Final, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from niels_gpt.episodes.remote import is_url
 from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown
 from niels_gpt.recipes.schema import Recipe, Table
 from niels_gpt.store.files import read_file
+from niels_gpt.store.published import is_url
 from niels_gpt.values import name_and_value, option_value
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")

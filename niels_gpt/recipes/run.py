@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from niels_gpt.builds.executor import UnitExecutor
 from niels_gpt.builds.finished import differences
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import open_manifest
 from niels_gpt.episodes.order.mixture import Mixture, measured, rows_of, write_mixture
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.export.run import export, recorded_choices
@@ -37,17 +37,28 @@ from niels_gpt.recipes.reading import LoadedRecipe
 from niels_gpt.recipes.schema import ExportTable
 from niels_gpt.sources.rejections import REJECTED_NAME
 from niels_gpt.store.files import json_bytes
-from niels_gpt.store.manifests import (
-    OBJECT,
+from niels_gpt.store.kinds import open_manifest
+from niels_gpt.store.manifest import (
+    Listing,
+    Model,
     check_fields,
     check_file_records,
     check_files,
-    check_keys,
     check_manifest_hash,
     read_manifest,
 )
+from niels_gpt.store.split import IndexedSplit
 
 EXPORT_MANIFEST = "export.json"
+
+
+class _ExportSource(Model):
+    fingerprints: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Export(Listing):
+    splits: dict[str, Any]
+    source: _ExportSource
 
 
 @dataclass(frozen=True)
@@ -210,15 +221,13 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
         return None
     path = folder / EXPORT_MANIFEST
     found = read_manifest(path)
-    check_keys(path, found, ["splits", "source", "files"], "manifest of an export")
     check_manifest_hash(path, found)
-    check_fields(path, found, {"splits": OBJECT, "source": OBJECT})
-    check_fields(path, found["source"], {"fingerprints": OBJECT}, "source.")
+    check_fields(path, found, _Export, "manifest of an export")
     check_file_records(path, found)
     check_files(folder, found["files"], manifest=EXPORT_MANIFEST, patterns=())
     # An export belongs to this build if it has the same splits of the same episodes, with the same options.
     splits = checked_split(table.split) or splits_of(source)
-    prints = {name: EpisodeSplit([source], name, min_tokens=0).fingerprint for name in splits}
+    prints = {name: IndexedSplit([source], name, min_tokens=0).fingerprint for name in splits}
     wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}
     result = {
         # Exports of earlier versions record fewer choices. A missing one is treated as equal, so that updating this

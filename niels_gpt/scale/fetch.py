@@ -9,7 +9,7 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.store.files import remove_abandoned, sync_directory, write_atomic
 from niels_gpt.store.locks import locked
-from niels_gpt.store.manifests import bytes_of, check_file_records, check_keys, check_manifest_hash, parse_manifest
+from niels_gpt.store.manifest import bytes_of, check_file_records, check_manifest_hash, parse_manifest
 from niels_gpt.store.remote import copy_file, file_system
 from niels_gpt.store.remote_manifests import find_manifest
 from niels_gpt.store.shard_cache import size_of
@@ -37,7 +37,6 @@ def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
     # Checked before anything is written: what was published elsewhere is not trusted, and its names become paths.
     where = Path(file_system(url)[1]) / name
     manifest = parse_manifest(where, data)
-    check_keys(where, manifest, ["files"], "manifest")
     check_file_records(where, manifest)
     check_manifest_hash(where, manifest)
     files = manifest["files"]

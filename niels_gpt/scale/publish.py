@@ -13,16 +13,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.cache.formats import META_NAME
-from niels_gpt.cache.meta import has_checksums, open_meta
-from niels_gpt.episodes.format import MANIFEST_NAME, open_manifest
 from niels_gpt.errors import CacheError, DataError, Mismatch, StorageError, without_passwords
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.store.checksums import file_record
 from niels_gpt.store.files import atomic_file, read_file, write_atomic
-from niels_gpt.store.manifests import Manifest, bytes_of
+from niels_gpt.store.kinds import has_checksums, open_manifest, open_meta
+from niels_gpt.store.manifest import Manifest, bytes_of
 from niels_gpt.store.remote import READ_BYTES, RemoteFile, file_system, is_local, remote_errors, size_at
 from niels_gpt.store.retries import repeated
+from niels_gpt.store.schema import MANIFEST_NAME, META_NAME
 
 MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import glob
 import json
+import mmap
 import os
 import sys
 import uuid
@@ -34,6 +35,8 @@ from niels_gpt.store import locks
 from niels_gpt.store.checksums import COPY_BYTES, Checksums, FileRecord
 
 _TEMPORARY = ".niels.tmp"  # the suffix of unfinished files
+SAMPLE_BLOCKS = 64  # runs of values that identify a file without checksum, and the values in each
+SAMPLE_VALUES = 1024
 
 
 class HashedWriter:
@@ -226,3 +229,26 @@ def json_bytes(value: Any) -> bytes:
     """JSON as all manifests are written: indented, keys in the order of `value`, UTF-8, one final newline."""
     # An unpaired surrogate, which UTF-8 does not have, becomes its escape in JSON.
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def release(values: npt.NDArray[Any]) -> None:
+    """Tell the system that the pages of a mapped array are not needed; they are read again on the next use.
+
+    Without this, after a scan of a file all of it would count as memory of this process.
+    """
+    base: Any = values
+    # A view of a view has a chain of bases, of which the last is the mapping itself.
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+        base.madvise(mmap.MADV_DONTNEED)
+
+
+def samples(values: npt.NDArray[Any]) -> Iterator[bytes]:
+    """Bytes that identify a file without recorded checksum: its length, then 64 runs of 1024 values, evenly spaced."""
+    n = len(values)
+    yield n.to_bytes(8, "little")
+    for block in range(SAMPLE_BLOCKS):
+        # The first run starts at 0, the last ends at n.
+        at = block * max(0, n - SAMPLE_VALUES) // (SAMPLE_BLOCKS - 1)
+        yield values[at : at + SAMPLE_VALUES].tobytes()

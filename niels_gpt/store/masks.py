@@ -1,11 +1,18 @@
-"""Loss masks: from the sentinel ids of a row which tokens are trained, and the columns in which others store masks."""
+"""Loss masks: from the sentinel ids of a row which tokens are trained, and the columns in which others store masks.
+
+A cache of document 001 stores no masks: its rows have a `SentinelMask`, which computes them as they are read.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from niels_gpt.store.gather import gather
+from niels_gpt.store.index import OffsetIndex
 
 IGNORE_INDEX: Final = -100
 # Columns of other tools' datasets that hold a mask, one value per token. Where a row has several, a token is trained
@@ -77,3 +84,56 @@ def _any_of(ids: npt.NDArray[Any], values: list[int]) -> Bools:
     for value in values[1:]:  # for a handful of values, comparisons are faster than np.isin
         found |= ids == value
     return found
+
+
+def weights_by_sentinels(
+    ids: npt.NDArray[Any], lengths: npt.NDArray[np.int64], special: Mapping[str, int]
+) -> npt.NDArray[np.uint8]:
+    """The weights by `assistant_mask`, row by row.
+
+    A break is put after each row, so that no span runs on into the next::
+
+        ids     A x E | A y | z          with breaks  A x E . A y . z .
+        weights 0 1 1   0 1   0
+    """
+    # np.insert counts places in the original array, so the ends of rows are where breaks go.
+    ends = np.cumsum(lengths)
+    separated = np.insert(ids.astype(np.int64), ends, -1)
+    # The opener of another turn ends an answer that has no end of turn.
+    others = [special[name] for name in ("sys", "usr") if name in special]
+    mask = spans_after(separated, opens=[special["asst"]], closes=[special["eot"]], breaks=[*others, -1])
+    # The breaks are taken out again; a bool and a uint8 have the same byte.
+    return mask[separated >= 0].view(np.uint8)
+
+
+class SentinelMask:
+    """The mask of a shard with sentinels, one value per token, computed for the parts that are read.
+
+    What is trained in the middle of a row is decided by the sentinels before it, so a row is read from its start::
+
+        ids     U u E A a a E | U ...        mask[5:7]  1 1, because of the A at 3
+
+    Args:
+        tokens: of the shard. index: its rows. special: ids of the sentinels by name, "asst" and "eot" among them.
+    """
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, tokens: npt.NDArray[Any], index: OffsetIndex, special: Mapping[str, int]) -> None:
+        self._tokens, self._index, self._special = tokens, index, special
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __getitem__(self, span: slice) -> npt.NDArray[np.uint8]:
+        """The weights of some tokens of one row, from `start` to before `stop`."""
+        return self.gather(np.array([span.start]), np.array([span.stop - span.start]))
+
+    def gather(self, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """The weights of several spans, each within a row, one after the other."""
+        # Rows at 0 7 9: token 5 is in row 0, which begins 5 tokens before it.
+        rows = self._index.offsets[np.searchsorted(self._index.offsets, starts, side="right") - 1]
+        before = starts - rows
+        whole = before + lengths
+        weights = weights_by_sentinels(gather(self._tokens, rows, whole), whole, self._special)
+        return gather(weights, np.cumsum(whole) - lengths, lengths)

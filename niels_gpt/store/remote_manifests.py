@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from niels_gpt.errors import StorageError, without_passwords
-from niels_gpt.store.manifests import is_whole
+from niels_gpt.store.manifest import is_whole
 from niels_gpt.store.remote import DAMAGED_READS, read_small
 from niels_gpt.store.retries import in_short, is_refusal
 

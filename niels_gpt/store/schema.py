@@ -16,6 +16,23 @@ from typing import Any, Final
 
 import numpy as np
 
+REPAIR: Final = "Restore the file, or build again with --overwrite"  # the advice of messages about damage
+SPLITS: Final = ("train", "val")
+META_NAME: Final = "meta.json"  # the manifest of a cache
+MANIFEST_NAME: Final = "episodes.json"  # of episodes and preferences
+CACHE_VERSION: Final = 1
+FORMAT_VERSION: Final = 1  # of episodes
+CONTEXT_VERSION: Final = 2  # of episodes with images, which readers that know none would ignore
+
+TOKENS_NAME: Final = "tokens.bin"
+MASK_NAME: Final = "mask.bin"
+SEGMENTS_NAME: Final = "segment_ids.bin"
+COMPLETIONS_NAME: Final = "completions.bin"
+IMAGE_PATHS_NAME: Final = "image_paths.bin"
+IMAGES_NAME: Final = "images.idx"
+INDEX_NAME: Final = "episodes.idx"
+METADATA_NAME: Final = "episodes.parquet"
+
 # A record of `completions.bin`. Each completion of a prompt is a row; those of one prompt are neighbours.
 COMPLETION: Final = np.dtype(
     [
@@ -79,19 +96,19 @@ class Column:
 
 
 TOKEN_DTYPES: Final = {"uint32": "<u4", "uint16": "<u2"}
+META_DTYPES: Final = {"uint16-le": "<u2", "uint32-le": "<u4"}  # as `meta.json` names them
 MASK_DTYPES: Final = {"uint8": "u1", "float32": "<f4"}
 SEGMENT_DTYPES: Final = {"uint16": "<u2", "uint32": "<u4", "uint8": "u1"}  # we write the first two
 
 # In the order in which manifests list the files.
 COLUMNS: Final = {
-    "tokens": Column("tokens.bin", TOKEN_DTYPES),
-    "mask": Column("mask.bin", MASK_DTYPES),
-    "segments": Column("segment_ids.bin", SEGMENT_DTYPES),  # where it changes, another text begins
-    "completions": Column("completions.bin", {"completion": COMPLETION}, per="row"),
-    "image_paths": Column("image_paths.bin", {"bytes": "u1"}, per="image"),
-    "images": Column("images.idx", {"image": IMAGE}, per="image"),
+    "tokens": Column(TOKENS_NAME, TOKEN_DTYPES),
+    "mask": Column(MASK_NAME, MASK_DTYPES),
+    "segments": Column(SEGMENTS_NAME, SEGMENT_DTYPES),  # where it changes, another text begins
+    "completions": Column(COMPLETIONS_NAME, {"completion": COMPLETION}, per="row"),
+    "image_paths": Column(IMAGE_PATHS_NAME, {"bytes": "u1"}, per="image"),
+    "images": Column(IMAGES_NAME, {"image": IMAGE}, per="image"),
 }
-METADATA_NAME: Final = "episodes.parquet"
 
 
 @dataclass(frozen=True)
@@ -117,6 +134,6 @@ class Layout:
         return f"{shard}.bin" if self.index is None else f"{shard}{self.joint}{name}"
 
 
-EPISODES: Final = Layout("episodes.idx", "/", "nothing")
+EPISODES: Final = Layout(INDEX_NAME, "/", "nothing")
 EXAMPLES: Final = Layout("idx.npy", "_", "files")
 STREAM: Final = Layout(None, "/", "folder")

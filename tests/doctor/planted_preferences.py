@@ -105,7 +105,7 @@ def made(rule: str, share: float, family: str, folder: Path, *, n: int = 300) ->
 def manifest(out: Path) -> dict[str, Any]:
     """A manifest without checksums of the edited files, as another program may write it."""
     from niels_gpt.store.checksums import file_record
-    from niels_gpt.store.manifests import with_manifest_hash
+    from niels_gpt.store.manifest import with_manifest_hash
 
     paths = sorted(path for path in out.rglob("*") if path.is_file())
     files = {str(path.relative_to(out)): file_record(path).to_json() for path in paths}

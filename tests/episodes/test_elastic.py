@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt import seeds
-from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order import order as orders
 from niels_gpt.episodes.order.order import Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
+from niels_gpt.store.index_sets import Span
 from tests.episodes.rows import numbers, open_loader, write_dataset
 
 FAR = 10**12

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from niels_gpt.cli.episodes import app
 from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.build import pack_episodes
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.seeds import DEFAULT_SEED, order
+from niels_gpt.store.verify import verify_dataset
 from tests.episodes.made import loader
 from tests.episodes.rows import LENGTHS, open_loader, write_dataset
 from tests.episodes.test_reference import POLICIES, Data, compare, datasets, fitted, kept_numbers, row_of

@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.episodes import packing as plans
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.index_sets import IndexSet, RowFilter, Span, between, digest, in_chunks
 from niels_gpt.episodes.packing import StoredPlan, group_rows, packing_plan
 from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.format.packing import PackPlan, pack
+from niels_gpt.store.index_sets import IndexSet, RowFilter, Span, between, digest, in_chunks
+from niels_gpt.store.split import IndexedSplit
 from tests.conftest import REPOSITORY
 from tests.episodes.rows import write_dataset
 
@@ -34,10 +34,10 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "BLOCK", 4)
 
 
-def split_of(folder: Path, lengths: Any = LENGTHS, **options: Any) -> EpisodeSplit:
+def split_of(folder: Path, lengths: Any = LENGTHS, **options: Any) -> IndexedSplit:
     if not folder.exists():
         write_dataset(folder, np.asarray(lengths).tolist())
-    return EpisodeSplit([folder], "train", **options)
+    return IndexedSplit([folder], "train", **options)
 
 
 def check(plan: PackPlan, lengths: Any) -> None:
@@ -211,10 +211,10 @@ def test_before_counts_kept_episodes(total: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize("min_tokens", [0, 20])
 def test_lengths_of_positions(tmp_path: Path, min_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several datasets in shards' order, read in chunks of any size."""
-    monkeypatch.setattr("niels_gpt.episodes.format.INDEX_CHUNK", 7)
+    monkeypatch.setattr("niels_gpt.store.index.CHUNK", 7)
     folders = [write_dataset(tmp_path / str(n), LENGTHS[at : at + 30].tolist()) for n, at in enumerate((0, 50, 90))]
-    split = EpisodeSplit(folders, "train", min_tokens=min_tokens)
-    lengths = split.lengths()
+    split = IndexedSplit(folders, "train", min_tokens=min_tokens)
+    lengths = split.lengths
     for span in (Span(0, len(split)), Span(5, 6), Span(3, len(split) - 1), Span(4, 4)):
         assert split.lengths_of(span).tolist() == lengths[span.start : span.stop].tolist()
     some = np.array([4, 0, len(split) - 1])

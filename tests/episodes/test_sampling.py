@@ -20,8 +20,6 @@ from hypothesis import strategies as st
 
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import packing as plans
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import EMPTY, Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
@@ -30,6 +28,8 @@ from niels_gpt.episodes.packing import group_rows, packing_plan
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.packing import PackPlan
 from niels_gpt.seeds import derived, order, uniform
+from niels_gpt.store.index_sets import Span
+from niels_gpt.store.split import IndexedSplit
 from tests.conftest import REPOSITORY
 from tests.episodes.made import write_split
 from tests.episodes.rows import LENGTHS, numbers, open_loader, types_for, write_dataset, write_metadata
@@ -416,23 +416,23 @@ GROUPS = [None, {"a": np.arange(0, 22, 2), "b": np.arange(1, 22, 2)}, {"b": np.a
 
 @pytest.mark.parametrize("groups", GROUPS, ids=["alone", "all in groups", "a group left out"])
 def test_a_plan_is_made_once(dataset: Path, groups: Any, caplog: pytest.LogCaptureFixture) -> None:
-    split = EpisodeSplit([dataset], "train")
+    split = IndexedSplit([dataset], "train")
     made = packing_plan(split, 13, groups=groups)
     files = plan_files(dataset)
     assert len(files) == 1
     before = files[0].stat().st_mtime_ns
-    assert same_plan(packing_plan(EpisodeSplit([dataset], "train"), 13, groups=groups), made)
+    assert same_plan(packing_plan(IndexedSplit([dataset], "train"), 13, groups=groups), made)
     assert files[0].stat().st_mtime_ns == before
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize("groups", GROUPS, ids=["alone", "all in groups", "a group left out"])
 def test_a_plan_holds_every_member_once(dataset: Path, groups: Any) -> None:
-    split = EpisodeSplit([dataset], "train")
+    split = IndexedSplit([dataset], "train")
     plan = packing_plan(split, 13, groups=groups)
     wanted = np.arange(len(split)) if groups is None else np.concatenate(list(groups.values()))
     assert sorted(plan.items.tolist()) == sorted(wanted.tolist())
-    used = np.add.reduceat(split.lengths()[plan.items], plan.offsets[:-1])
+    used = np.add.reduceat(split.lengths[plan.items], plan.offsets[:-1])
     assert used.max() <= 13
     assert used.sum() == plan.tokens
     if groups is not None:
@@ -445,7 +445,7 @@ def test_a_plan_holds_every_member_once(dataset: Path, groups: Any) -> None:
 
 @pytest.mark.parametrize("damage", ["short", "empty", "foreign", "bit"])
 def test_a_damaged_plan_is_made_again(dataset: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    split = EpisodeSplit([dataset], "train")
+    split = IndexedSplit([dataset], "train")
     mapped = packing_plan(split, 13)  # of the file that is damaged below, in its place
     made = PackPlan(mapped.items.copy(), mapped.offsets.copy(), mapped.capacity, mapped.tokens)
     del mapped
@@ -491,7 +491,7 @@ def test_other_data_another_plan(tmp_path: Path) -> None:
         ]
     ):
         folder = write_dataset(tmp_path / str(number), lengths)
-        packing_plan(EpisodeSplit([folder], "train", min_tokens=minimum), width, groups=groups)
+        packing_plan(IndexedSplit([folder], "train", min_tokens=minimum), width, groups=groups)
         (path,) = plan_files(folder)
         names.add(path.name)
     assert len(names) == 6

@@ -20,15 +20,15 @@ from hypothesis import strategies as st
 from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes, is_episode_indexed_dataset
-from niels_gpt.episodes.format import open_manifest
-from niels_gpt.episodes.verify import verify_dataset
+from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes
 from niels_gpt.errors import CacheError, DataError, MessageError, Mismatch, OutputExists, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids, sft_loss_mask_for_ids
 from niels_gpt.messages import Conversation, Message
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.store.kinds import is_episode_indexed_dataset, open_manifest
 from niels_gpt.store.schema import COMPLETION
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import ASST, EOT, SYS, USR, FakeTokenizer
 

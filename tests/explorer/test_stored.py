@@ -162,7 +162,6 @@ def test_a_cache_of_examples_as_trained(built: Path, tokenizer_dir: Path) -> Non
     with seen(built, tokenizer_dir, "sft") as client:
         told = client.ask("/api/training", {"block_size": 64, "packed": False, "row": 3, "start": 3})
         assert told["fitted"]["rows"] == len(index)
-        assert "examples of train" in told["fitted"]["source"]
         length = min(64, int(index[4] - index[3]))
         assert told["table"]["ids"][:length] == ids[index[3] : index[3] + length].tolist()
         assert [part["episode"] for part in told["fitted"]["shown"][0]["parts"]] == [3]

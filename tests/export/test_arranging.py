@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.datasets import gather
 from niels_gpt.export import source as source_module
 from niels_gpt.export.arranging import Arrangement, arrange
 from niels_gpt.export.megatron_bridge import label_aligned, text_starts
 from niels_gpt.export.rows import Rows, cut, rows_of
 from niels_gpt.export.source import open_source
+from niels_gpt.store.gather import gather
 from tests.episodes.made import write_split
 from tests.export.sources import Row, episodes, untrained_first
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.episodes.index_sets import Span
 from niels_gpt.episodes.order.order import Group, Order, every_row, mixed_rows, random_rows, shards_in_windows
+from niels_gpt.store.index_sets import Span
 
 EXPECTED = json.loads(Path(__file__).with_name("orders.json").read_text())
 # Rows, or sizes of shards and their window, or sizes of groups and their rows in each phase (or their weights).

@@ -10,20 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import open_manifest
 from niels_gpt.errors import InputError, StorageError, UsageError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
+from niels_gpt.store.kinds import open_manifest
+from niels_gpt.store.split import IndexedSplit
 from tests.export.sources import EOT, Row, as_written, episodes, random_rows
 
 
 def read(dataset: Path, split: str = "train") -> list[tuple[list[int], list[float]]]:
     """Episodes as they lie in the files."""
-    opened = EpisodeSplit([dataset], split)
+    opened = IndexedSplit([dataset], split)
     found = []
     for shard in opened.shards:
-        for start, length in shard.records.astype(int).tolist():
+        for start, length in zip(
+            *(part.tolist() for part in shard.index.spans(np.arange(len(shard.index)))), strict=True
+        ):
             part = slice(start, start + length)
             mask = np.ones(length) if shard.mask is None else shard.mask[part]
             found.append((shard.tokens[part].tolist(), mask.astype(float).tolist()))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from niels_gpt.episodes import build_episodes
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.messages import Conversation
+from niels_gpt.store.verify import verify_dataset
 from tests.doctor.made import chats
 from tests.museum.exhibit import Exhibit
 from tests.renderers.tiny_families import renderer_of

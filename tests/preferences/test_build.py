@@ -13,13 +13,13 @@ import pytest
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, summarise
 from niels_gpt.preferences.encode import PreferenceTask, shared_prompt
 from niels_gpt.progress import Progress
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.store.schema import COMPLETION
+from niels_gpt.store.verify import verify_dataset
 from tests.preferences.made import built, labelled, pairs, ranked
 from tests.renderers.tiny_families import renderer_of
 

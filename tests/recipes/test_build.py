@@ -24,7 +24,7 @@ from niels_gpt.recipes import build_recipe, open_recipe, read_lock, read_recipe
 from niels_gpt.recipes import inputs as recipe_inputs
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.curation.ngrams import RULE
-from niels_gpt.store.manifests import with_manifest_hash
+from niels_gpt.store.manifest import with_manifest_hash
 from niels_gpt.store.staging import StagedDirectory
 from niels_gpt.tokenizer import load_tokenizer
 from tests.assets import ASSETS, needs_assets

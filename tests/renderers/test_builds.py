@@ -14,7 +14,6 @@ pytest.importorskip("tokenizers")
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
-from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, UsageError
@@ -25,6 +24,7 @@ from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.renderers.kinds import MODEL_KINDS, SAMPLED, Kind
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.renderers.small import assistant, call, family, result, user
@@ -57,7 +57,7 @@ def test_a_cache_holds_what_the_renderer_renders(name: str, tmp_path: Path) -> N
     chats = CHATS[1:] if name == "template" else CHATS
     build_sft_cache(chats, str(tmp_path / "c"), tokenizer=renderer, val_frac=0, seed=1, token_dtype="uint32")
     assert examples(tmp_path / "c") == [build_training_sample(renderer, chat) for chat in chats]
-    assert list(verify_cache(tmp_path / "c")) == []
+    assert list(verify_dataset(tmp_path / "c")) == []
     meta = json.loads((tmp_path / "c" / "meta.json").read_text())
     assert meta["mask_dtype"] == "uint8"
     assert meta["tokenizer_sha256"] == renderer.fingerprints["tokenizer_sha256"]
@@ -105,7 +105,7 @@ def test_a_damaged_mask_is_found(tmp_path: Path) -> None:
     build_sft_cache(CHATS, str(tmp_path / "c"), tokenizer=family("qwen3"), val_frac=0, seed=1)
     mask = tmp_path / "c" / "train_mask.bin"
     mask.write_bytes(mask.read_bytes()[:-1] + b"\x07")
-    assert any("train_mask.bin" in line for line in verify_cache(tmp_path / "c"))
+    assert any("train_mask.bin" in line for line in verify_dataset(tmp_path / "c"))
     mask.write_bytes(mask.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"train_mask\.bin"):
         SFTExampleDataset(

@@ -16,13 +16,13 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.preferences.build import build_preferences
 from niels_gpt.renderers.images.stored import StoredImages
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.store.schema import IMAGE
+from niels_gpt.store.split import IndexedSplit
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.trainers.fields import CONVENTIONS, fields
 from tests.renderers.test_image_datasets import built, photos, read, rows_of, tree, write_rows
 from tests.renderers.tiny_images import picture, processor_of, seeing
@@ -53,7 +53,7 @@ def test_a_finished_dataset_counts_while_its_images_are_the_same(tmp_path: Path)
     made = tree(tmp_path / "data")
     build_again(tmp_path, rows=rows)
     assert tree(tmp_path / "data") == made
-    used = EpisodeSplit([tmp_path / "data"], "train").images_of(np.arange(12))[-1].path
+    used = IndexedSplit([tmp_path / "data"], "train").images_of(np.arange(12))[-1].path
     picture(50, 30, 99).save(tmp_path / "photos" / used)
     with pytest.raises(Mismatch, match=r"built with another .*bild-ä"):
         build_again(tmp_path, rows=rows)
@@ -116,7 +116,7 @@ def test_placeholders_are_never_trained(tmp_path: Path, on: LossOn) -> None:
     rows = rows_of(photos(tmp_path / "photos"), 12)
     encoder = as_encoder(seeing(FAMILY), on, images=tmp_path / "photos")
     build_episodes(write_rows(tmp_path / "chats.jsonl", rows), tmp_path / "data", encoder=encoder, val_frac=0.0)
-    shard = EpisodeSplit([tmp_path / "data"], "train").shards[0]
+    shard = IndexedSplit([tmp_path / "data"], "train").shards[0]
     assert shard.mask is not None
     held = np.asarray(shard.tokens) == placeholder()
     assert held.any()
@@ -140,7 +140,7 @@ def test_odd_paths_are_bad_rows(tmp_path: Path, name: str) -> None:
     dataset = built(tmp_path, FAMILY, rows, max_bad_rows=1)
     (line,) = (dataset / "rejected.jsonl").read_text().splitlines()
     assert "chats.jsonl:2" in json.loads(line)["where"]
-    assert len(EpisodeSplit([dataset], "train").images_of(np.arange(1))) == 1
+    assert len(IndexedSplit([dataset], "train").images_of(np.arange(1))) == 1
 
 
 def test_pictures_in_memory_say_what_to_do(tmp_path: Path) -> None:

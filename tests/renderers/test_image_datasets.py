@@ -19,14 +19,14 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.episodes.batch import EpisodeBatch
 from niels_gpt.episodes.build import build_episodes, pack_episodes
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.verify import verify_dataset
 from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.export.run import export
 from niels_gpt.renderers.images.stored import StoredImages
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.store.schema import IMAGE
+from niels_gpt.store.split import IndexedSplit
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.trainers.fields import CONVENTIONS, fields
 from tests.conftest import cli_here
 from tests.renderers.tiny_images import WITH_IMAGES, PaddingProcessor, picture, png, processor_of, seeing
@@ -106,10 +106,10 @@ def test_a_loader_gives_what_the_renderer_gives(family: str, packing: bool, tmp_
     assert list(verify_dataset(dataset)) == []
     renderer = seeing(family)
     rendered = [renderer.render(absolute(row, tmp_path / "photos")) for row in rows]
-    opened = EpisodeSplit([dataset], "train")
+    opened = IndexedSplit([dataset], "train")
     tokens = opened.shards[0].tokens
     for number, one in enumerate(rendered):
-        start, length = opened.shards[0].records[number].tolist()
+        (start,), (length,) = opened.shards[0].index.spans(np.array([number]))
         assert tokens[start : start + length].tolist() == one.token_ids
         media = one.multi_modal_data
         wanted = [] if media is None else [(p.offset, p.length) for p in media.mm_placeholders["image"]]
@@ -170,7 +170,7 @@ def test_images_inside_of_rows_are_written_to_the_folder(tmp_path: Path) -> None
     build_episodes(rows, tmp_path / "data", encoder=encoder, val_frac=0)
     (stored,) = (tmp_path / "photos" / "inline").iterdir()
     assert stored.read_bytes() == data
-    images = EpisodeSplit([tmp_path / "data"], "train").images_of(np.arange(3))
+    images = IndexedSplit([tmp_path / "data"], "train").images_of(np.arange(3))
     assert [image.path for image in images] == [f"inline/{stored.name}"] * 3
     assert {(image.width, image.height) for image in images} == {(20, 12)}
 
@@ -263,7 +263,7 @@ def test_a_damaged_index_is_found(tmp_path: Path) -> None:
     records[:-1].tofile(path)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CacheError, match="records of 68 bytes"):
-        EpisodeSplit([dataset], "train")
+        IndexedSplit([dataset], "train")
 
 
 def test_what_images_cannot_do(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.sample_encoder import Samples
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.episodes.dataset import EpisodeSplit
 from niels_gpt.episodes.rows import EpisodeReader, SpanLocator
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
@@ -25,6 +24,7 @@ from niels_gpt.renderers.base import LossOn, build_training_samples
 from niels_gpt.renderers.masks import as_produced
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.rejections import Rejections
+from niels_gpt.store.split import IndexedSplit
 from tests.conftest import run_cli
 from tests.renderers.small import FAMILIES, Messages, assistant, conversation, counts, family, user, weight
 from tests.renderers.tiny_families import folder_of
@@ -150,7 +150,7 @@ THINKING = [
 
 def stored(folder: Path, split: str) -> list[tuple[list[int], list[float]]]:
     """The episodes as a loader reads them."""
-    opened = EpisodeSplit([folder], split)
+    opened = IndexedSplit([folder], split)
     spans = SpanLocator(opened, None, 200, too_long="error").of_rows(np.arange(len(opened)))
     reader = EpisodeReader(opened, 200, too_long="error", vocab_size=None, use_mask=True)
     ids, mask = reader.ids(spans, 0), reader.weights(spans, reader.texts(spans))

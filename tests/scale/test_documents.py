@@ -20,12 +20,12 @@ from niels_gpt.builds.rows import batches, checked_documents
 from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.units import units_path
 from niels_gpt.cache.build_cache import build_pretrain_cache
-from niels_gpt.cache.meta import open_meta
 from niels_gpt.errors import DataError, InputError
 from niels_gpt.sources import text_files
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.roam import RoamNotes
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.kinds import open_meta
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import build, units, write_texts

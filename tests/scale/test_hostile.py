@@ -17,7 +17,7 @@ from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.store import remote_manifests, retries
 from niels_gpt.store.files import json_bytes
-from niels_gpt.store.manifests import with_manifest_hash
+from niels_gpt.store.manifest import with_manifest_hash
 from niels_gpt.store.remote import RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli

@@ -14,7 +14,7 @@ pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from niels_gpt.cache.meta import open_meta
+from niels_gpt.store.kinds import open_meta
 from tests.conftest import REPOSITORY, run_python
 from tests.hub import Fault, Hub, Repository
 from tests.test_cache_determinism import digests

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from niels_gpt.cache.meta import open_meta
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, OutputExists, StorageError, UsageError
@@ -22,6 +21,7 @@ from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.store import files
+from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.remote import file_system
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY, run_cli

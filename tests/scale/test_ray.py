@@ -21,10 +21,10 @@ import niels_gpt as ng
 from niels_gpt.builds import ray_executor as rays
 from niels_gpt.builds.executor import UnitExecutor
 from niels_gpt.builds.ray_executor import RayRunner
-from niels_gpt.cache.mmap import verify_cache
 from niels_gpt.errors import DataError, EngineError, MissingExtra
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.renderers.small import assistant, family, user
@@ -216,7 +216,7 @@ def test_a_file_of_a_cluster_that_is_gone_does_not_matter(tmp_path: Path, chats:
             [sys.executable, *line], env=environment, capture_output=True, text=True, timeout=240, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert list(verify_cache(tmp_path / "sft")) == []
+        assert list(verify_dataset(tmp_path / "sft")) == []
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -12,7 +12,7 @@ pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 import fsspec
 
 import niels_gpt as ng
-from niels_gpt.cache.meta import open_meta
+from niels_gpt.store.kinds import open_meta
 from tests.conftest import run_cli
 from tests.scale.builds import write_chats, write_texts
 from tests.test_cache_determinism import digests

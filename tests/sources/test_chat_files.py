@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from niels_gpt.episodes import build_episodes
-from niels_gpt.episodes.format import open_manifest
 from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files, describe_dialects
 from niels_gpt.sources.files.inputs import Rejected
+from niels_gpt.store.kinds import open_manifest
 from niels_gpt.store.remote import RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli

@@ -21,29 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
+from pydantic import Field
 
-from niels_gpt.cache.mmap import release
-from niels_gpt.episodes.dataset import EpisodeSplit, open_split
-from niels_gpt.episodes.index_sets import Span, in_chunks
 from niels_gpt.episodes.packing import group_rows, packing_plan
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, storage_errors
-from niels_gpt.store.files import json_bytes, write_atomic
-from niels_gpt.store.manifests import (
-    COUNT,
-    COUNTS,
-    TEXT,
-    Field,
-    check_fields,
-    check_keys,
-    check_manifest_hash,
-    integer,
-    objects_of,
-    read_manifest,
-    with_manifest_hash,
-)
+from niels_gpt.store.files import json_bytes, release, write_atomic
+from niels_gpt.store.index_sets import Span, in_chunks
+from niels_gpt.store.manifest import Count, Model, check_fields, check_manifest_hash, read_manifest, with_manifest_hash
+from niels_gpt.store.split import IndexedSplit, open_split
 
 MIXTURE_NAME: Final = "mixture.json"
 MIXTURE_VERSION: Final = 1
@@ -243,7 +231,7 @@ def measured(
     ]
 
 
-def _amounts(split: EpisodeSplit, span: Span, width: int) -> tuple[int, int]:
+def _amounts(split: IndexedSplit, span: Span, width: int) -> tuple[int, int]:
     """Tokens and trained tokens of some episodes, of which rows hold at most `width` tokens each."""
     tokens = trained = 0
     for positions in in_chunks(span, EPISODES_AT_ONCE):
@@ -308,6 +296,23 @@ def write_mixture(folder: Path, mixture: Mixture) -> None:
         write_atomic(folder / MIXTURE_NAME, json_bytes(with_manifest_hash(mixture.to_json())))
 
 
+class _Part(Model, extra="forbid"):
+    name: str
+    rows: Count
+    tokens: Count
+    trained_tokens: Count
+
+
+class _Fields(Model):
+    sequence_length: Annotated[Count, Field(ge=1)]
+    packing: bool
+    too_long: str
+    seed: Count
+    parts: list[_Part]
+    folders: dict[str, str]
+    phases: list[dict[str, Count]]
+
+
 def read_mixture(folder: Path) -> Mixture | None:
     """The mixture in a directory; `None` if there is none.
 
@@ -324,8 +329,7 @@ def read_mixture(folder: Path) -> Mixture | None:
         )
     check_manifest_hash(path, found)
     # The fields too: an edit may have left the hash out, and then nothing says that it was made.
-    check_keys(path, found, list(_FIELDS), "mixture")
-    check_fields(path, found, _FIELDS)
+    check_fields(path, found, _Fields, "mixture")
     names = {part["name"] for part in found["parts"]}
     if names != set(found["folders"]) or any(set(phase) - names for phase in found["phases"]):
         raise CacheError(f"{path}: parts, folders and phases name different sources. Build the recipe again")
@@ -338,32 +342,6 @@ def read_mixture(folder: Path) -> Mixture | None:
         folders=found["folders"],
         phases=tuple(found["phases"]),
     )
-
-
-_SWITCH: Final = Field("true or false", lambda value: isinstance(value, bool))
-_PART: Final = {"name": TEXT, "rows": COUNT, "tokens": COUNT, "trained_tokens": COUNT}
-_PARTS: Final = Field(
-    f"a list of objects with {', '.join(_PART)}",
-    lambda value: (
-        isinstance(value, list)
-        and all(
-            isinstance(part, dict) and set(part) == set(_PART) and all(_PART[key].fits(part[key]) for key in _PART)
-            for part in value
-        )
-    ),
-)
-_PHASES: Final = Field(
-    "a list of objects of counts", lambda value: isinstance(value, list) and all(map(COUNTS.fits, value))
-)
-_FIELDS: Final = {
-    "sequence_length": integer(1),
-    "packing": _SWITCH,
-    "too_long": TEXT,
-    "seed": COUNT,
-    "parts": _PARTS,
-    "folders": objects_of(TEXT),
-    "phases": _PHASES,
-}
 
 
 def mixture_for(

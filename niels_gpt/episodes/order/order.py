@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.index_sets import IndexSet, Int64s, Span, digest
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.seeds import derived, order, uniform
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.index_sets import IndexSet, Span, digest
 
 BLOCK = 4096  # positions of an order that are computed and cached together
 EMPTY = -1  # the number of an empty row, which fills up an epoch's last batch

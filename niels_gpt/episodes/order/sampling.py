@@ -23,14 +23,14 @@ from typing import Any, Final
 
 from niels_gpt import ranges
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.index_sets import IndexSet, Span
-from niels_gpt.episodes.order.metadata import labels
 from niels_gpt.episodes.order.mixture import by_temperature
 from niels_gpt.episodes.order.order import Group, Order, every_row, mixed_rows, random_rows, shards_in_windows
 from niels_gpt.episodes.packing import StoredPlan, group_rows
 from niels_gpt.errors import UsageError, did_you_mean, shown
 from niels_gpt.seeds import DEFAULT_SEED, MAX_LENGTH
+from niels_gpt.store.index_sets import IndexSet, Span
+from niels_gpt.store.records import labels
+from niels_gpt.store.split import IndexedSplit
 
 WEIGHT_COLUMNS: Final = ("type", "source", "dataset")
 MODES: Final = ("epoch", "random")
@@ -205,7 +205,7 @@ class EpisodeGroups:
     phases: list[dict[str, int]] = field(default_factory=list)
 
 
-def episode_groups(split: EpisodeSplit, sampling: Sampling, names: list[str]) -> EpisodeGroups | None:
+def episode_groups(split: IndexedSplit, sampling: Sampling, names: list[str]) -> EpisodeGroups | None:
     """The groups to draw from; `None` if rows are not drawn by group.
 
     Args:
@@ -286,7 +286,7 @@ def _check_names(found: Mapping[str, IndexSet], proportions: Mapping[str, float]
         raise UsageError(f"no weight for the {column} {', '.join(unnamed)}; give each one, 0 leaves it out")
 
 
-def order_of(split: EpisodeSplit, plan: StoredPlan | None, sampling: Sampling, groups: EpisodeGroups | None) -> Order:
+def order_of(split: IndexedSplit, plan: StoredPlan | None, sampling: Sampling, groups: EpisodeGroups | None) -> Order:
     """The order in which the rows of a split, or of its packing plan, are drawn.
 
     Raises:

@@ -5,26 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy.typing as npt
 
 from niels_gpt.errors import CacheError, MessageError, UsageError
 from niels_gpt.renderers.images.loading import ImagePart
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, ProcessedImage
-
-
-class _Stored(Protocol):
-    """The attributes used of `episodes.images.StoredImage`, without importing episodes here."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def tokens(self) -> int: ...
-    @property
-    def where(self) -> str: ...
+from niels_gpt.store.images import StoredImage
 
 
 class StoredImages:
@@ -47,7 +35,7 @@ class StoredImages:
             raise UsageError(f"{folder}: no such directory; expected the folder of the dataset's images")
         self._images = Images.of(processor, most)
 
-    def arrays(self, image: _Stored) -> Mapping[str, npt.NDArray[Any]]:
+    def arrays(self, image: StoredImage) -> Mapping[str, npt.NDArray[Any]]:
         """The processor's arrays of one image, by the names of the model's arguments.
 
         Raises:
@@ -63,7 +51,7 @@ class StoredImages:
             )
         return processed.item
 
-    def _processed(self, image: _Stored) -> ProcessedImage:
+    def _processed(self, image: StoredImage) -> ProcessedImage:
         path = self.folder / image.path
         # The paths are a dataset's, and `..` or `/etc/passwd` would read files that are not part of it.
         if Path(image.path).is_absolute() or ".." in Path(image.path).parts or "\0" in image.path:

@@ -1,21 +1,35 @@
-"""Rows of ids, a split of them, and spans gathered from mapped files."""
+"""Rows of ids, and `Split`: how those of any dataset are read.
+
+::
+
+    dataset = open_dataset("cache/chats")          Dataset   .kind .manifest .vocab_size .special_token_ids
+    train = dataset.splits["train"]                Split     len(train), .lengths
+    train.row(17).ids                              Row       one row
+    train.rows(np.array([17, 3]))                  Rows      some rows, one after the other in flat arrays
+    for rows in train.chunks(1 << 20): ...                   the whole split, about a million tokens at a time
+
+    kind        a row is
+    pretrain    a document (`DocumentSplit`), or a training window
+    sft         an example; a file of masks, or the sentinels among its ids, decide what is trained
+    episodes    an episode, or a packed row of several texts
+
+Memory grows with the rows that are read, not with the dataset. Nothing loops over tokens or rows in Python.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.cache.meta import Meta
-from niels_gpt.cache.mmap import Tokens
 from niels_gpt.errors import UsageError
+from niels_gpt.store.gather import CHUNK_ROWS, CHUNK_TOKENS, Array, Int64s, slices_of_tokens
+from niels_gpt.store.index_sets import IndexSet, Span
 from niels_gpt.token_display import (
     PREVIEW_TOKENS,
     TokenRow,
@@ -26,12 +40,8 @@ from niels_gpt.token_display import (
     weighted_row,
 )
 
-CHUNK_TOKENS: Final = 1 << 20
-CHUNK_ROWS: Final = 1 << 15  # at most so many rows are looked up at a time, however short they are
-
-Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
-Int64s = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.unsignedinteger[Any]]
 TokenText = Callable[[int], str]
 
 
@@ -172,7 +182,7 @@ class Split(ABC):
         """How many rows there are."""
 
     @abstractmethod
-    def lengths_of(self, numbers: Int64s) -> Int64s:
+    def lengths_of(self, numbers: IndexSet) -> Int64s:
         """The tokens of some rows, int64 of the same shape; no other rows are read."""
 
     @abstractmethod
@@ -191,7 +201,7 @@ class Split(ABC):
     @cached_property
     def lengths(self) -> Int64s:
         """The tokens of every row, int64 of shape (rows,): 8 bytes a row, held in memory after the first use."""
-        return self.lengths_of(np.arange(len(self)))
+        return self.lengths_of(Span(0, len(self)))
 
     def row(self, number: int) -> Row:
         """One row.
@@ -207,7 +217,7 @@ class Split(ABC):
 
     def __repr__(self) -> str:
         """One line; counting the documents of a pretraining split would read all of it, so tokens are counted."""
-        return f"<{type(self).__name__} {self.name}: {self.n_tokens:,} tokens>"
+        return f"<Split {self.name}: {self.n_tokens:,} tokens>"
 
     def first_rows(self, n: int) -> list[Row]:
         """The first `n` rows, or all; reads little more than these, also of a split whose rows must be searched for."""
@@ -231,83 +241,3 @@ class Split(ABC):
         for rows in self.chunks():
             for at in range(len(rows)):
                 yield replace(rows[at], load_text=self.load_text)
-
-
-def slices_of_tokens(lengths: Int64s, max_tokens: int = CHUNK_TOKENS) -> Iterator[slice]:
-    """Neighbouring rows in slices of at most `max_tokens` tokens; a longer row has a slice of its own.
-
-    ::
-
-        lengths 3 4 2 9 1    max_tokens 7    slices 0:2 2:3 3:4 4:5
-    """
-    ends = np.cumsum(lengths)
-    first, before = 0, 0
-    # One step per slice, not per row: `ends` ascends, so a binary search finds the last row that fits.
-    while first < len(lengths):
-        stop = max(first + 1, int(np.searchsorted(ends, before + max_tokens, side="right")))
-        yield slice(first, stop)
-        first, before = stop, int(ends[stop - 1])
-
-
-def gather(values: Array, starts: Int64s, lengths: Int64s) -> Array:
-    """Spans of an array, one after the other; a view where each begins at the end of the one before it.
-
-    ::
-
-        values  a b c d e f      starts [4 1]  lengths [2 3]      e f b c d
-        places  4 5 1 2 3        0 1 2 3 4 plus (4 - 0) twice and (1 - 2) three times
-    """
-    if not len(starts):
-        return values[:0]
-    ends = np.cumsum(lengths)
-    # Neighbours in order, which reading a split gives: a view of the file, nothing is copied.
-    if (starts[1:] == starts[:-1] + lengths[:-1]).all():
-        return values[int(starts[0]) : int(starts[0] + ends[-1])]
-    # Position in the result plus a shift that is the same within a span, its start in the file minus its start in the
-    # result: spans 5:7 and 1:4 have shifts 5 and -1, so 0 1 2 3 4 are 5 6 1 2 3 in the file.
-    positions = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
-    return np.asarray(values[positions])
-
-
-def gather_from(files: Sequence[Array], file: Int64s, starts: Int64s, lengths: Int64s) -> Array:
-    """Spans of several files, concatenated in the order of the arguments; an empty file counts as zeros.
-
-    ::
-
-        files  a b c | d e      file [1 0]  starts [0 1]  lengths [2 2]      d e b c
-
-    Args:
-        file, starts, lengths: of each span; starts are counted in its file.
-    """
-    # Most reads are of one file; then no array of all spans is needed.
-    used = np.unique(file).tolist()
-    if len(used) == 1:
-        return _gather_or_zeros(files[used[0]], starts, lengths)
-    if not used:
-        return files[0][:0] if files else np.empty(0, np.uint32)
-    # Files may differ in dtype: uint8 and float32 masks are read as float32.
-    values = np.empty(int(lengths.sum()), dtype=np.result_type(*(files[number] for number in used)))
-    begins, everywhere = np.cumsum(lengths) - lengths, np.arange(len(values))
-    for number in used:
-        here = file == number
-        # `gather` of 0 1 2 ... gives the positions in the result that the spans of this file fill.
-        values[gather(everywhere, begins[here], lengths[here])] = _gather_or_zeros(
-            files[number], starts[here], lengths[here]
-        )
-    return values
-
-
-def _gather_or_zeros(file: Array, starts: Int64s, lengths: Int64s) -> Array:
-    """Spans of one file; zeros for an empty file, as shards without segments have."""
-    return gather(file, starts, lengths) if len(file) else np.zeros(int(lengths.sum()), dtype=file.dtype)
-
-
-def row_starts(lengths: Int64s) -> Int64s:
-    """Where rows of these lengths start, and the end: 3 2 gives 0 3 5."""
-    return np.concatenate(([0], np.cumsum(lengths)))
-
-
-def cache_fingerprint(meta: Meta, split: str) -> str:
-    """An identifier of a split's content: a digest of the checksums of the split's files."""
-    sums = {name: record["sha256"] for name, record in meta["files"].items() if name.startswith(split)}
-    return hashlib.blake2b(json.dumps(sums, sort_keys=True).encode(), digest_size=16).hexdigest()

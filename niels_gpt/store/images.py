@@ -16,34 +16,23 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.format import IMAGE_PATHS_NAME, IMAGES_NAME
 from niels_gpt.errors import CacheError
 from niels_gpt.store.files import map_array
-from niels_gpt.store.schema import IMAGE
+from niels_gpt.store.schema import IMAGE, IMAGE_PATHS_NAME, IMAGES_NAME, PlacedImage
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class StoredImage:
+class StoredImage(PlacedImage):
     """An image of an episode.
 
     Attributes:
         episode: its number in the index of its folder.
-        start, tokens: its placeholder tokens, counted from the episode's first.
-        width, height: of the file, in pixels.
-        path: relative to the folder of images.
-        sha256: of the file's bytes.
         where: the index and record, for messages.
     """
 
     episode: int
-    start: int
-    tokens: int
-    width: int
-    height: int
-    path: str
-    sha256: str
     where: str
 
 

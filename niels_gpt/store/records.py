@@ -7,25 +7,26 @@ layout is `store.schema.COMPLETION`).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.dataset import EpisodeSplit
-from niels_gpt.episodes.format import COMPLETIONS_NAME, METADATA_COLUMNS, METADATA_NAME
-from niels_gpt.episodes.index_sets import Int64s
-from niels_gpt.episodes.shards import Shard
 from niels_gpt.errors import CacheError, UsageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.store.files import map_array
-from niels_gpt.store.schema import COMPLETION
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.schema import COMPLETION, COMPLETIONS_NAME, METADATA_NAME
+from niels_gpt.store.shards import Shard
+from niels_gpt.store.split import IndexedSplit
 
 if TYPE_CHECKING:
     import pyarrow.parquet
 
+METADATA_COLUMNS: Final = ("type", "source")  # to sample by; the file has the row's weight, too, for people
 
-def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
+
+def labels(split: IndexedSplit, column: str) -> dict[str, Int64s]:
     """The positions (after filtering) of the episodes with each value of a text column, by name.
 
     Raises:
@@ -52,13 +53,13 @@ def labels(split: EpisodeSplit, column: str) -> dict[str, Int64s]:
     return {name: positions for name, positions in found_at.items() if len(positions)}
 
 
-def metadata_columns(split: EpisodeSplit) -> list[str]:
+def metadata_columns(split: IndexedSplit) -> list[str]:
     """Which of the known columns all shards have."""
     names = [set(_open(shard.folder / METADATA_NAME).schema_arrow.names) for shard in split.shards]
     return [column for column in METADATA_COLUMNS if all(column in found for found in names)]
 
 
-def check_metadata(split: EpisodeSplit, column: str) -> None:
+def check_metadata(split: IndexedSplit, column: str) -> None:
     """Raise `CacheError` if a column has not one row per episode."""
     for shard in split.shards:
         _column(shard, column)
@@ -79,9 +80,9 @@ def _column(shard: Shard, column: str) -> pyarrow.ChunkedArray:
     # One column of the file; the others are not read.
     with storage_errors("reading", path):
         values = file.read(columns=[column])[column]
-    if len(values) != len(shard.records):
+    if len(values) != len(shard.index):
         raise CacheError(
-            f"{path}: {len(values):,} rows for {len(shard.records):,} episodes; the files do not belong together"
+            f"{path}: {len(values):,} rows for {len(shard.index):,} episodes; the files do not belong together"
         )
     return values
 
@@ -111,7 +112,7 @@ def open_completions(shard: Shard) -> npt.NDArray[np.void]:
                 "preferences build"
             )
         # The file has no header: its size says how many records it has.
-        size, wanted = path.stat().st_size, COMPLETION.itemsize * len(shard.records)
+        size, wanted = path.stat().st_size, COMPLETION.itemsize * len(shard.index)
         if size != wanted:
             raise CacheError(f"{path}: {size:,} bytes; expected {wanted:,}, {COMPLETION.itemsize} for each episode")
         return map_array(path, COMPLETION)
@@ -129,7 +130,7 @@ def checked_begins(shard: Shard, records: npt.NDArray[np.void]) -> Int64s:
     # In a group numbers ascend by 1: records 5 6 7 of a group that begins at 5 have the numbers 0 1 2. Records before
     # the first group belong to none; the -1 makes all of them wrong.
     expected = np.arange(len(numbers)) - np.append(begins, len(numbers))[group]
-    lengths = shard.records[:, 1].astype(np.int64)
+    lengths = shard.index.lengths()
     wrong = (group < 0) | (numbers != expected) | (prompts < 1) | (prompts >= lengths)
     if wrong.any():
         at = int(np.argmax(wrong))

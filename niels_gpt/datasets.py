@@ -1,4 +1,4 @@
-"""A directory as a dataset: what it is, its splits, and the text of its ids."""
+"""A directory as a dataset: what it is, its splits (`niels_gpt.store.rows`), and the text of its ids."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.cache.formats import META_NAME, SPLITS
-from niels_gpt.cache.meta import open_meta
-from niels_gpt.datasets.examples import EpisodeRows, ExampleSplit
-from niels_gpt.datasets.rows import Split, TokenText
-from niels_gpt.datasets.stream import DocumentSplit
-from niels_gpt.episodes.format import INDEX_NAME, TOKENS_NAME, is_episode_indexed_dataset, open_manifest
-from niels_gpt.errors import CacheError, Mismatch, UsageError
-from niels_gpt.store.manifests import no_such_directory, tokenizer_sha256
+from niels_gpt.errors import Mismatch, UsageError
+from niels_gpt.store.documents import DocumentSplit
+from niels_gpt.store.kinds import open_dataset_manifest
+from niels_gpt.store.rows import Split, TokenText
+from niels_gpt.store.schema import SPLITS
+from niels_gpt.store.split import IndexedSplit
+from niels_gpt.store.tokenizer_hash import tokenizer_sha256
 from niels_gpt.token_display import (
     PREVIEW_TOKENS,
     TokenRow,
@@ -40,20 +39,8 @@ class Dataset:
     def __init__(self, path: Path, *, tokenizer: Path | None = None, min_tokens: int = 0) -> None:
         self.path, self._tokenizer, self._min_tokens = path, tokenizer, min_tokens
         self._opened: dict[str, Split] = {}
-        # Episodes first: another program's may lie beside a meta.json of its own.
-        if is_episode_indexed_dataset(path):
-            self.kind, self.manifest = "episodes", open_manifest(path) or {}
-        else:
-            if not path.exists():
-                episodes = f"episodes (with train/{TOKENS_NAME} and train/{INDEX_NAME})"
-                raise no_such_directory(path, f"a cache (a directory with {META_NAME}) or {episodes}")
-            if path.is_dir() and not (path / META_NAME).is_file():
-                raise CacheError(
-                    f"{path / META_NAME}: not there, and neither are train/{TOKENS_NAME} and train/{INDEX_NAME}, so "
-                    f"{path} holds no finished cache and no episodes. Run the build (again), or check the path"
-                )
-            self.manifest = open_meta(path)
-            self.kind = str(self.manifest["kind"])
+        self.kind, manifest = open_dataset_manifest(path)
+        self.manifest = manifest or {}
         if tokenizer is not None:
             _ = self.token_text  # refuses a tokenizer that the dataset was not built with
 
@@ -71,10 +58,10 @@ class Dataset:
             raise UsageError(f"split is {name!r}; expected {' or '.join(SPLITS)}")
         if name not in self._opened:
             opened: Split
-            if self.kind == "episodes":
-                opened = EpisodeRows(self.path, name, min_tokens=self._min_tokens)
+            if self._is_stream:
+                opened = DocumentSplit(self.path, name, self.manifest)
             else:
-                opened = (ExampleSplit if self.kind == "sft" else DocumentSplit)(self.path, name, self.manifest)
+                opened = IndexedSplit([self.path], name, min_tokens=self._min_tokens)
             opened.load_text = self._load_text
             # Only once it is opened: the next call tries again where files were damaged.
             self._opened[name] = opened

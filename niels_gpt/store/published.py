@@ -18,22 +18,14 @@ from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from niels_gpt.cache.formats import META_NAME
-from niels_gpt.cache.meta import check_meta, read_meta
-from niels_gpt.episodes.format import (
-    INDEX_NAME,
-    MANIFEST_NAME,
-    MASK_NAME,
-    SEGMENTS_NAME,
-    TOKENS_NAME,
-    checked_manifest,
-)
 from niels_gpt.errors import CacheError, storage_errors
 from niels_gpt.store.files import write_atomic
+from niels_gpt.store.kinds import check_meta, checked_manifest
 from niels_gpt.store.locks import locked
-from niels_gpt.store.manifests import Manifest, check_manifest_hash
+from niels_gpt.store.manifest import Manifest, check_manifest_hash, read_manifest
 from niels_gpt.store.remote import copy_file, plain_name
 from niels_gpt.store.remote_manifests import find_manifest
+from niels_gpt.store.schema import INDEX_NAME, MANIFEST_NAME, MASK_NAME, META_NAME, SEGMENTS_NAME, TOKENS_NAME
 from niels_gpt.store.shard_cache import ShardCache, StoredFile, size_of
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
@@ -145,7 +137,7 @@ def _checked(path: Path, url: str) -> Manifest:
     if url.endswith(f"/{MANIFEST_NAME}"):
         manifest = checked_manifest(path)
     else:
-        manifest = read_meta(str(path))
+        manifest = read_manifest(path)
         if "files" not in manifest or manifest.get("kind") != "pretrain":
             raise CacheError(
                 f"{url}: not of a pretraining cache that this package wrote; other caches cannot be read from a store. "

@@ -7,30 +7,29 @@
      "manifest_sha256": "60303a..."}
 
 `manifest_sha256` is the hash of all other contents, as canonical JSON, so a change of any field is found while white
-space and the order of keys do not matter. Manifests of earlier versions lack it and are accepted.
+space and the order of keys do not matter. Manifests without it are accepted.
 
-Manifests are edited by hand and written by other tools, so every field that the package reads is checked when a
-manifest is opened. Unknown keys are not validated.
-
-In this module: types of fields and their checks; reading a manifest; its own hash; the list of files, and the files
-themselves; and `tokenizer_sha256`, by which manifests identify tokenizers.
+Manifests are edited by hand and written by other tools, so the fields that the package reads are declared as models of
+pydantic, and checked when a manifest is opened. What is passed around is the object as it was read, of which other keys
+are kept, and their order.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from niels_gpt.errors import CacheError, UsageError, shown, without_passwords
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from niels_gpt.errors import CacheError, shown, without_passwords
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.store.checksums import file_record
 from niels_gpt.store.files import read_file
+from niels_gpt.store.schema import REPAIR
 
 HASH_KEY: Final = "manifest_sha256"
 NO_HASH: Final = (
@@ -38,78 +37,141 @@ NO_HASH: Final = (
 )
 MOST_NAME_BYTES: Final = 255  # of one part of a path, the limit of common file systems
 MOST_PATH: Final = 1000  # characters, below a dataset's directory; macOS allows 1,024 bytes in a whole path
+_WORDS: Final = {
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "a valid dictionary": "an object",
+    "a valid integer": "a whole number",
+    "a valid string": "a text",
+    "a valid list": "a list",
+}
+_MOST_IDS: Final = 1 << 32  # token ids are at most uint32
 
 Manifest = dict[str, Any]
 FileRecords = Mapping[str, Mapping[str, Any]]
 
-REPAIR: Final = "Restore the file, or build again with --overwrite"
-MOST_IDS: Final = 1 << 32  # token ids are at most uint32
-_MOST: Final = (1 << 63) - 1  # what fits into int64, as which numpy and torch count
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]  # what fits into int64, as which numpy and torch count
+Ids = dict[str, Annotated[int, Field(ge=0, lt=_MOST_IDS)]]
+Splits = dict[Literal["train", "val"], dict[str, Count]]
+VocabSize = Annotated[int, Field(ge=1, le=_MOST_IDS)]
 
 
-@dataclass(frozen=True)
-class Field:
-    """The type of a field: a description for messages, and a test."""
+class Model(BaseModel):
+    """Fields of a manifest; others are not looked at. Strict: `true` is no number, and 3.0 no whole one."""
 
-    expected: str
-    fits: Callable[[Any], bool]
-
-    def or_null(self) -> Field:
-        """This type, or null."""
-        return Field(f"{self.expected}, or null", lambda value: value is None or self.fits(value))
+    model_config = ConfigDict(strict=True)
 
 
-def integer(least: int = 0, most: int = _MOST) -> Field:
-    """An integer from `least` to `most`; true and false are refused, although Python counts them as integers."""
-    bounds = f"from {least:,} to {most:,}" if most < _MOST else f"of at least {least:,}"
-    fits = lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most  # noqa: E731
-    return Field(f"a whole number {bounds}", fits)
+class _File(Model):
+    bytes: Count
+    sha256: str
 
 
-def one_of(values: Sequence[str]) -> Field:
-    """One of these strings."""
-    return Field(f"one of {', '.join(values)}", lambda value: isinstance(value, str) and value in values)
+class Listing(Model):
+    """Any manifest: the record of every file."""
+
+    files: dict[str, _File]
 
 
-def objects_of(field: Field) -> Field:
-    """An object whose values are all of one type."""
-
-    def fits(value: Any) -> bool:
-        return isinstance(value, dict) and all(map(field.fits, value.values()))
-
-    return Field(f"an object in which each is {field.expected}", fits)
+def _alike(splits: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    # Every build counts the same things in each split, so another column is an edit.
+    if len({tuple(sorted(counts)) for counts in splits.values()}) > 1:
+        raise PydanticCustomError("splits", "the same counts in each split")
+    return splits
 
 
-COUNT: Final = integer()
-TEXT: Final = Field("a text", lambda value: isinstance(value, str))
-OBJECT: Final = Field("an object", lambda value: isinstance(value, dict))
-COUNTS: Final = objects_of(COUNT)
-IDS: Final = objects_of(integer(0, MOST_IDS - 1))
-VOCAB_SIZE: Final = integer(1, MOST_IDS)
-FILE: Final = {"bytes": COUNT, "sha256": TEXT}
+class _Built(Listing):
+    """What manifests of caches and of episodes have in common."""
+
+    splits: Annotated[Splits, AfterValidator(_alike)]
+    dropped: dict[str, Count] = {}
+    changed: dict[str, Count] = {}
+    unread_keys: dict[str, Count] = {}
 
 
-def check_fields(path: Path, values: Mapping[str, Any], fields: Mapping[str, Field], within: str = "") -> None:
-    """Raise `CacheError` for the first of `fields` that is present with a wrong value.
+class EpisodesManifest(_Built):
+    """`episodes.json`; `kinds.open_manifest` looks at version and kind before the fields."""
+
+    format_version: int
+    kind: str
+    token_dtype: Literal["uint32"]
+    mask_dtype: Literal["uint8", "float32"] | None
+    vocab_size: VocabSize | None
+    dataset_name: str | None = None
+    tokenizer_sha256: str | None = None
+    special_token_ids: Ids | None = None
+
+
+class _Separators(Model):
+    before: list[int] = []
+    after: list[int] = []
+
+
+class ForeignMeta(Model):
+    """The documented fields of `meta.json` besides the totals, with which other programs write it."""
+
+    dataset_name: str | None
+    dataset_config: dict[str, Any] | str | None
+    split_rule: Any
+    seed: Any
+    token_dtype: Literal["uint16-le", "uint32-le"]
+    tokenizer_sha256: str
+    vocab_size: VocabSize
+    special_token_ids: Ids
+    separator_ids: _Separators = _Separators()
+    totals: dict[str, Any] = {}
+
+
+def _counting_tokens(splits: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    if any("tokens" not in counts for counts in splits.values()):
+        raise PydanticCustomError("splits", "the tokens of each split")
+    return _alike(splits)
+
+
+class CacheMeta(ForeignMeta, _Built):
+    """`meta.json` of a cache that this package built."""
+
+    format_version: int
+    kind: Literal["pretrain", "sft"]
+    dataset_config: dict[str, Any] | None
+    splits: Annotated[Splits, AfterValidator(_counting_tokens)]
+    totals: dict[str, Any]
+
+
+def check_fields(path: Path, manifest: Mapping[str, Any], model: type[Model], what: str, within: str = "") -> None:
+    """Raise `CacheError` unless a manifest has the fields of a model, of their types.
 
     Args:
-        path: the manifest, for the message.
-        within: where in the manifest the values are, such as `splits.train.`.
+        path: the manifest, for the message. what: what it should be of, for the message.
+        within: where in the manifest these fields are, such as `source.`.
     """
-    for name, field in fields.items():
-        if name in values and not field.fits(values[name]):
-            raise CacheError(f"{path}: {within}{name} is {shown(values[name])}; expected {field.expected}. {REPAIR}")
-
-
-def check_objects(path: Path, manifest: Mapping[str, Any], key: str, fields: Mapping[str, Field]) -> None:
-    """Raise `CacheError` unless `manifest[key]` is an object of objects, each with all of `fields`."""
-    check_fields(path, manifest, {key: OBJECT})
-    for name, part in manifest[key].items():
-        check_fields(path, {name: part}, {name: OBJECT}, f"{key}.")
-        missing = [field for field in fields if field not in part]
+    try:
+        model.model_validate(manifest)
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        missing = [str(one["loc"][0]) for one in found if one["type"] == "missing" and len(one["loc"]) == 1]
         if missing:
-            raise CacheError(f"{path}: {key}.{name} lacks {', '.join(missing)}. {REPAIR}")
-        check_fields(path, part, fields, f"{key}.{name}.")
+            lacking = ", ".join(within + name for name in missing)
+            raise CacheError(f"{path}: lacks {lacking}; this is not a {what} of this format") from None
+        first = found[0]
+        *holder, last = [str(part) for part in first["loc"]]
+        if first["type"] == "missing":
+            raise CacheError(f"{path}: {within}{'.'.join(holder)} lacks {last}. {REPAIR}") from None
+        # A wrong key is at "splits.NAME.[key]"; a value of none of two types at "dataset_config.str".
+        names = ".".join(part for part in (*holder, last) if part != "[key]")
+        expected = first["msg"].removeprefix("Input should be ").partition(" or instance of ")[0]
+        for theirs, ours in _WORDS.items():
+            expected = expected.replace(theirs, ours)
+        raise CacheError(f"{path}: {within}{names} is {shown(first['input'])}; expected {expected}. {REPAIR}") from None
+
+
+def check_special_ids(path: Path, meta: Manifest) -> None:
+    """Raise `CacheError` unless a cache records the special ids that its readers need."""
+    # Only sentinels are needed by readers. Other caches have masks in their place, or ids that separate documents.
+    without = "mask_dtype" in meta or "separator_ids" in meta
+    needed = () if without else ("sys", "usr", "asst", "eot") if meta["kind"] == "sft" else ("eot",)
+    if missing := [name for name in needed if name not in meta["special_token_ids"]]:
+        raise CacheError(f"{path}: special_token_ids lacks {', '.join(missing)}. {REPAIR}")
 
 
 def no_such_directory(folder: Path, expected: str) -> CacheError:
@@ -166,26 +228,6 @@ def parse_manifest(path: Path, data: bytes) -> Manifest:
     return manifest
 
 
-def check_keys(path: Path, manifest: Manifest, required: Sequence[str], what: str) -> None:
-    """Raise `CacheError` unless the manifest has all required keys; `what` names its kind in the message."""
-    missing = [key for key in required if key not in manifest]
-    if missing:
-        raise CacheError(f"{path}: lacks {', '.join(missing)}; this is not a {what} of this format")
-
-
-def check_splits(path: Path, manifest: Manifest, splits: Sequence[str], counted: Sequence[str]) -> None:
-    """Raise `CacheError` unless `manifest["splits"]` has only these splits, each with counts, among them `counted`."""
-    check_objects(path, manifest, "splits", dict.fromkeys(counted, COUNT))
-    check_fields(path, manifest, {"splits": objects_of(COUNTS)})
-    foreign = sorted(set(manifest["splits"]) - set(splits))
-    if foreign:
-        raise CacheError(f"{path}: splits has {foreign[0]!r}; expected {' and '.join(splits)}. {REPAIR}")
-    # Every build counts the same things in each split, so another column is an edit.
-    columns = {tuple(sorted(row)) for row in manifest["splits"].values()}
-    if len(columns) > 1:
-        raise CacheError(f"{path}: splits count different things: {' and '.join(map(str, columns))}. {REPAIR}")
-
-
 def with_manifest_hash(manifest: Mapping[str, Any]) -> Manifest:
     """The manifest with `manifest_sha256` as its last key, converted to what JSON can hold.
 
@@ -229,7 +271,7 @@ def _contents_sha256(manifest: Mapping[str, Any]) -> str:
 
 def check_file_records(path: Path, manifest: Manifest) -> None:
     """Raise `CacheError` unless the manifest lists only files below its directory, each with a complete record."""
-    check_objects(path, manifest, "files", FILE)
+    check_fields(path, manifest, Listing, "manifest")
     check_file_names(path, manifest["files"])
 
 
@@ -294,54 +336,3 @@ def verify_files(folder: Path, files: FileRecords, progress: Progress = SILENT) 
         found = file_record(path, progress).sha256
         if found != record["sha256"]:
             yield f"{path}: damaged: its sha256 is {found}; expected {record['sha256']}. {REPAIR}"
-
-
-# Digits, spaces, code and four scripts: two different tokenizers hardly agree on all of them.
-_PROBE = "The quick brown fox, 1234567890 times!\n\tdef f(x): return x ** 2  # naïve, 你好, здравствуй"
-
-
-def tokenizer_sha256(tokenizer: Any) -> str:
-    """The hash by which manifests identify a tokenizer: the sha256 of its tokenizer.json or model file.
-
-    Accepts such a file or its directory, encoders and renderers of this package, tokenizer objects of transformers and
-    `tokenizers` (of which the JSON that they write is hashed), and our own tokenizer. For another tokenizer without
-    `model_path` it is the sha256 of its behaviour: its special ids and its encoding of a probe text. Training jobs
-    compare it with the tokenizer they use, see `cache.meta.check_tokenizer`.
-
-    Raises:
-        UsageError: `model_path` is not a path, or this is no tokenizer.
-    """
-    if isinstance(tokenizer, str | PathLike):
-        # tokenizer.json first: it is what transformers loads where a directory has both.
-        folder = Path(tokenizer)
-        files = [folder / "tokenizer.json", folder / "spm.model"] if folder.is_dir() else [folder]
-        found = next((file for file in files if file.is_file()), None)
-        if found is None:
-            raise UsageError(
-                f"{folder}: no tokenizer there; expected a tokenizer.json, a spm.model, or their directory"
-            )
-        return file_record(found).sha256
-    # Encoders and renderers of this package, which know the hashes of their files.
-    fingerprints = getattr(tokenizer, "fingerprints", None)
-    if isinstance(fingerprints, Mapping):
-        return str(fingerprints.get("tokenizer") or fingerprints.get("tokenizer_sha256"))
-    # A fast tokenizer of transformers holds one of `tokenizers`.
-    rust = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if hasattr(rust, "to_str"):
-        return hashlib.sha256(rust.to_str().encode()).hexdigest()
-    path = getattr(tokenizer, "model_path", None)
-    if path is not None and not isinstance(path, str | PathLike):
-        raise UsageError(f"the tokenizer's model_path is {shown(path)}; expected the path of its model, or None")
-    if path is not None and Path(path).is_file():
-        return file_record(Path(path)).sha256
-    if not hasattr(tokenizer, "special_token_ids"):
-        raise UsageError(
-            f"found a {type(tokenizer).__name__}; expected a tokenizer: its directory or file, a renderer, or "
-            "an object with encode() and special_token_ids()"
-        )
-    # Nothing to hash: the tokenizer is identified by what it does.
-    behaviour = {
-        "special_token_ids": {name: int(token) for name, token in sorted(tokenizer.special_token_ids().items())},
-        "probe": [int(token) for token in tokenizer.encode(_PROBE)],
-    }
-    return hashlib.sha256(json.dumps(behaviour, sort_keys=True).encode()).hexdigest()
