@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.errors import shown as shown_text
@@ -27,6 +27,7 @@ def finite(number: str) -> float:
 
 # `json.loads` would make one at each call.
 _READER = json.JSONDecoder(object_pairs_hook=with_unique_keys, parse_constant=refuse_constant, parse_float=finite)
+_SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
 def read_calls(calls: Any, where: str, notes: Notes) -> list[dict[str, Any]]:
@@ -135,7 +136,8 @@ def check_strings(value: object, where: str) -> None:
         MessageError: as `check_text`; `nested_too_deeply`.
     """
     try:
-        _check_strings(value, where)
+        if not is_json(value):  # nearly always it is; the other pass names the place
+            _check_strings(value, where)
     except RecursionError as error:
         raise MessageError("nested_too_deeply", f"{where} is nested too deeply to read") from error
 
@@ -153,6 +155,28 @@ def _check_strings(value: object, where: str) -> None:
     elif isinstance(value, list):
         for item in value:
             _check_strings(item, where)
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value is JSON of Python's own types whose texts UTF-8 can encode."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii() or is_text(value)
+    if kind is dict:
+        return all(map(is_text, value)) and all(map(is_json, value.values()))
+    return kind in _SCALARS or (kind is list and all(map(is_json, value)))
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is exactly a `str` without half of a surrogate pair."""
+    if type(value) is not str:
+        return False
+    if not value.isascii():  # this test is nearly free, while encoding copies the text
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return False
+    return True
 
 
 def check_text(text: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from niels_gpt.errors import MessageError
 from niels_gpt.media import kind_of_file, refuse_media
 from niels_gpt.messages import keys
-from niels_gpt.messages.calls import call_of_turn, check_strings, read_calls
+from niels_gpt.messages.calls import call_of_turn, check_strings, is_json, is_text, read_calls
 from niels_gpt.messages.loss import read_flags, read_weights
 from niels_gpt.messages.notes import Notes, shown, without_nothing, wrong_type
 from niels_gpt.messages.reasoning import read_reasoning
@@ -27,7 +27,6 @@ _BESIDE: Final = ("image", "images", "audio", "audios", "video", "videos")  # fi
 _ROLES: Final = frozenset({"system", "user", "assistant", "tool"})  # those of messages that need no reading
 _TEXTS: Final = frozenset({"content", "reasoning_content", "tool_call_id", "name"})  # fields whose value is a text
 _CALL_TEXTS: Final = frozenset({"id", "type"})
-_SCALARS: Final = frozenset({int, float, bool, type(None)})
 
 
 def normalise(messages: object) -> list[Message]:
@@ -83,12 +82,12 @@ def _plain_copy(message: Any) -> Message | None:
         return None
     copy = message.copy()
     for key, value in message.items():
-        # `isascii` here, too: most texts are ASCII, and calling `_is_text` for each would take a third of the time.
+        # `isascii` here, too: most texts are ASCII, and calling `is_text` for each would take a third of the time.
         if type(value) is str:
             if key == "role":
                 if value not in _ROLES:
                     return None
-            elif key not in _TEXTS or not (value.isascii() or _is_text(value)):
+            elif key not in _TEXTS or not (value.isascii() or is_text(value)):
                 return None
         elif key == "tool_calls" and type(value) is list and value:
             copy[key] = calls = list(map(_plain_copy_of_call, value))
@@ -111,39 +110,20 @@ def _plain_copy_of_call(call: Any) -> dict[str, Any] | None:
     copy, function = call.copy(), call["function"].copy()
     copy["function"] = function
     for key, value in call.items():
-        if key != "function" and not (key in _CALL_TEXTS and _is_text(value)):
+        if key != "function" and not (key in _CALL_TEXTS and is_text(value)):
             return None
     arguments = function.get("arguments")
-    if len(function) != 2 or not _is_text(function.get("name")) or type(arguments) is not dict:
+    if len(function) != 2 or not is_text(function.get("name")) or type(arguments) is not dict:
         return None
     function["arguments"] = arguments.copy()
     try:
         for key, value in arguments.items():
             # JSON has no other keys than texts.
-            if not (_is_text(key) and (_is_text(value) or _is_plain(value))):
+            if not (is_text(key) and (is_text(value) or is_json(value))):
                 return None
     except RecursionError:
         return None
     return copy
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value of tool arguments is JSON whose texts UTF-8 can encode."""
-    if type(value) is dict:
-        return all(map(_is_text, value)) and all(map(_is_plain, value.values()))
-    return type(value) in _SCALARS or _is_text(value) or (type(value) is list and all(map(_is_plain, value)))
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a value is exactly a `str` without half of a surrogate pair."""
-    if type(value) is not str:
-        return False
-    if not value.isascii():  # this test is nearly free, while encoding copies the text
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return False
-    return True
 
 
 # ---- all others
