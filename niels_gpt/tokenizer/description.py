@@ -66,6 +66,10 @@ class TokenBytes:
         # Entries of 3 1 2 bytes: edges 0 3 4 6, so the bytes of id 1 are those from 3 to 4.
         self.edges = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
 
+    def one(self, token: int) -> bytes:
+        """The bytes of one id."""
+        return self._bytes[self.edges[token] : self.edges[token + 1]]
+
     def of(self, ids: Sequence[int]) -> list[bytes]:
         """The bytes of each id; empty where the vocabulary has no such id."""
         joined, at = self._bytes, np.asarray(ids, np.int64)

@@ -110,10 +110,6 @@ class Completion:
         at = bisect_left(places, start)
         return places[at] if at < len(places) else -1
 
-    def is_added(self, marker: str) -> bool:
-        """Whether the tokenizer has the marker as a token of its own."""
-        return marker in self._added
-
     def is_control(self, marker: str) -> bool:
         """Whether the marker is a control token, which is recognised by its id only."""
         return marker in self._controls
