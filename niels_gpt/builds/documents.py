@@ -5,7 +5,7 @@
     encoder = document_encoder("Qwen/Qwen3-8B", "eos")
     encoder.encode(["ab", "c"])        ids  a b E c E        lengths  3 2
 
-    rows --DocumentTask--> chunks --with_split--> SplitDocument, ... --shuffle buffer--> batches --TokenBudgets--> files
+    rows --DocumentTask--> chunks --with_split--> (split, ids), ... --shuffle buffer--> TokenBudgets --> files
           (anywhere)                              (one process, in order)
 
 Content is never control: a text that spells a control token gets the ids of ordinary text.
@@ -37,7 +37,7 @@ from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME, SentencePieceEncoder, load_sentencepiece
 from niels_gpt.tokenizer.sentinels import Ids, Lengths, encode_ordinary
 
-Bools = npt.NDArray[np.bool_]
+SplitIds = tuple[str, npt.NDArray[np.integer[Any]]]  # of a document: where it goes, and its ids
 
 _NO_WEIGHTS: Final = np.zeros(0, dtype=np.uint8)
 
@@ -223,7 +223,7 @@ class DocumentTask:
                 end = at + int(counts.sum())
                 groups = [row.group for row in documents]
                 # What `with_split` needs of a document after its text is gone.
-                metadata = [{"characters": len(row.text), "split": row.split} for row in documents]
+                metadata = [{"split": row.split} for row in documents] if any(row.split for row in documents) else []
                 yield Chunk(ids[at:end], counts, _NO_WEIGHTS, groups, metadata)
                 at, first = end, first + len(documents)
 
@@ -252,46 +252,25 @@ def _size(row: Document | Rejected) -> int:
     return len(row.text if isinstance(row, Document) else row.detail)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitDocument:
-    """A document's ids and its split.
-
-    Attributes:
-        characters: length of its text; batches are formed by this size.
-        val: it was drawn for validation.
-    """
-
-    ids: npt.NDArray[np.integer[Any]]
-    characters: int
-    val: bool
-
-
-def with_split(chunks: Iterable[Chunk], split: ValidationSplit) -> Iterator[SplitDocument]:
-    """The documents one by one, each with its split: the one its source names, else a random draw."""
+def with_split(chunks: Iterable[Chunk], split: ValidationSplit) -> Iterator[SplitIds]:
+    """The documents one by one: the split that the source names, else a random one, and the ids."""
     for chunk in chunks:
         ends = np.cumsum(chunk.lengths)  # lengths 3 2 4: ends 3 5 9, starts 0 3 5
         starts = (ends - chunk.lengths).tolist()
-        for start, end, group, metadata in zip(starts, ends.tolist(), chunk.groups, chunk.metadata, strict=True):
-            val = metadata["split"] == "val" if metadata["split"] else split.draw(group)
-            ids = chunk.ids[start:end].copy()  # a view would retain the whole chunk in memory
-            yield SplitDocument(ids, metadata["characters"], val)
-
-
-def concatenated(batch: Sequence[SplitDocument]) -> tuple[npt.NDArray[np.integer[Any]], Lengths, Bools]:
-    """The ids of some documents concatenated, their lengths, and which of them were drawn for val."""
-    lengths = np.fromiter((len(document.ids) for document in batch), dtype=np.int64, count=len(batch))
-    in_val = np.fromiter((document.val for document in batch), dtype=np.bool_, count=len(batch))
-    return np.concatenate([document.ids for document in batch]), lengths, in_val
+        named = [row["split"] for row in chunk.metadata] or [None] * len(starts)
+        for start, end, group, name in zip(starts, ends.tolist(), chunk.groups, named, strict=True):
+            name = name or ("val" if split.draw(group) else "train")
+            yield name, chunk.ids[start:end].copy()  # a view would retain the whole chunk in memory
 
 
 class TokenBudgets:
-    """How many more tokens each split may receive, and the choice of documents by that.
+    """How many more tokens each split may receive.
 
     Args:
         budgets: tokens by split.
 
     Attributes:
-        documents: number of documents assigned so far, by split.
+        documents: number of documents taken so far, by split.
     """
 
     def __init__(self, budgets: dict[str, int]) -> None:
@@ -303,31 +282,14 @@ class TokenBudgets:
         """Whether the budgets of all splits are used up."""
         return not any(self._left.values())
 
-    def assign(self, in_val: Bools, lengths: Lengths) -> dict[str, Bools]:
-        """Which documents go to each split, as masks by split: the drawn one if its budget has room, else the other.
+    def take(self, split: str, ids: npt.NDArray[np.integer[Any]]) -> SplitIds:
+        """Where a document goes: to its split if that has room, else to the other; and the ids that fit there.
 
-        A document goes to a split if it begins within the remaining budget, so the last one may exceed it and is cut by
-        `cut`. With 5 tokens left, lengths 3 3 3 begin at 0 3 6, so two documents are assigned.
+        With 5 tokens left, documents of 3 3 3 tokens drawn for train give 3 and 2, and the third goes to val.
         """
-        # What its own split has no room for goes to the other. Val is asked twice: once for the documents that were
-        # drawn for it, then with those that train has no room for.
-        val = in_val & self._begin_inside(in_val, lengths, "val")
-        train = ~val & self._begin_inside(~val, lengths, "train")
-        val |= ~train
-        val &= self._begin_inside(val, lengths, "val")
-        chosen = {"train": train, "val": val}
-        for split, documents in chosen.items():
-            self.documents[split] += int(documents.sum())
-        return chosen
-
-    def _begin_inside(self, chosen: Bools, lengths: Lengths, split: str) -> Bools:
-        # Lengths 3 3 3 of which the first and last are chosen: taken 3 0 3, which begin at 0 3 3.
-        taken = np.where(chosen, lengths, 0)
-        inside: Bools = np.cumsum(taken) - taken < self._left[split]
-        return inside
-
-    def cut(self, split: str, ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
-        """The first ids that fit into the split's budget, which they reduce."""
+        if not self._left[split]:
+            split = "val" if split == "train" else "train"
         fitting = ids[: self._left[split]]
         self._left[split] -= len(fitting)
-        return fitting
+        self.documents[split] += 1
+        return split, fitting

@@ -12,12 +12,13 @@ Nothing has the cache's name before everything is written and flushed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol, Unpack, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt import ranges
 from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, write_dataset
@@ -26,15 +27,14 @@ from niels_gpt.builds.conversations import ConversationTask
 from niels_gpt.builds.documents import (
     DocumentEncoder,
     DocumentTask,
-    SplitDocument,
+    SplitIds,
     TokenBudgets,
-    concatenated,
     document_encoder,
     with_split,
 )
 from niels_gpt.builds.encoder_protocol import CacheTokenizer, ConversationEncoder, check_cache_tokenizer
 from niels_gpt.builds.renderer_encoder import KnownRenderer, RenderingPolicy
-from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches
+from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.tasks import Chunk
@@ -54,6 +54,9 @@ from niels_gpt.store.writer import SplitWriter
 
 # `Message` too, because the description of the cache format names it in this module.
 __all__ = ["Message", "build_pretrain_cache", "build_sft_cache"]
+
+PORTION_TOKENS = 1 << 20  # that are written at once
+Ids = npt.NDArray[np.integer[Any]]
 
 PRETRAIN = Kind(META_NAME, open_meta, "tokens", "text")
 SFT = Kind(META_NAME, open_meta, "examples", "usable conversation")
@@ -139,24 +142,38 @@ def build_pretrain_cache(
         known = total if total < UNLIMITED_TOKENS else None
         chunks = build.chunks(DocumentTask(encoder, num_threads), texts, total=known)
         with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must stop too
-            documents: Iterable[SplitDocument] = with_split(chunks, split)
+            documents: Iterable[SplitIds] = with_split(chunks, split)
             # After the split, which draws once per group of neighbouring documents: shuffling first would part them.
             if shuffle_buffer is not None:
                 documents = shuffled(documents, shuffle_buffer, seed)
-            for batch in batches(documents, lambda document: document.characters):
-                ids, lengths, in_val = concatenated(batch)
-                for name, chosen in budgets.assign(in_val, lengths).items():
-                    writers[name].write({"tokens": budgets.cut(name, ids[np.repeat(chosen, lengths)])})
-                build.advance(len(ids), sum(writer.tokens for writer in writers.values()), most=total)
-                if budgets.full:
-                    # How far the last chunk reaches depends on the executor, the documents that are written do not.
-                    build.rejections.usable = sum(budgets.documents.values())
-                    break
+            for portion in _portions(documents, budgets):
+                for name, parts in portion.items():
+                    writers[name].write({"tokens": np.concatenate([np.zeros(0, dtype), *parts])})
+                tokens = sum(len(ids) for parts in portion.values() for ids in parts)
+                build.advance(tokens, sum(writer.tokens for writer in writers.values()), most=total)
+            if budgets.full:
+                # How far the last chunk reaches depends on the executor, the documents that are written do not.
+                build.rejections.usable = sum(budgets.documents.values())
         return {
             name: {"documents": budgets.documents[name], "tokens": writer.tokens} for name, writer in writers.items()
         }
 
     write_dataset(Path(out_dir), meta, options, PRETRAIN, open_writers, fill)
+
+
+def _portions(documents: Iterable[SplitIds], budgets: TokenBudgets) -> Iterator[dict[str, list[Ids]]]:
+    """The ids of documents by split, about a million tokens at a time, until the budgets are full."""
+    portion, tokens = dict[str, list[Ids]]((name, []) for name in SPLITS), 0
+    for drawn, whole in documents:
+        name, ids = budgets.take(drawn, whole)
+        portion[name].append(ids)
+        tokens += len(ids)
+        if tokens >= PORTION_TOKENS or budgets.full:
+            yield portion
+            portion, tokens = {name: [] for name in SPLITS}, 0
+        if budgets.full:
+            return
+    yield portion
 
 
 def build_sft_cache(

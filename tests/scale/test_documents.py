@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.builds import rows as build_rows
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
-from niels_gpt.builds.rows import batches, checked_documents
+from niels_gpt.builds.rows import checked_documents
 from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.units import units_path
 from niels_gpt.cache.build_cache import build_pretrain_cache
@@ -145,7 +145,7 @@ def test_units_give_the_bytes_of_one_process(
 
 
 def by_hand(source: TextFiles, tokenizer: Any, **chosen: Any) -> tuple[dict[str, list[int]], Counter[str]]:
-    """What a pretraining cache holds, one document at a time; bad rows count as far as was read."""
+    """What a pretraining cache holds, one document at a time; bad rows count up to the last of them."""
     budgets = {"train": chosen["max_train_tokens"], "val": chosen["max_val_tokens"]}
     split = ValidationSplit(chosen["val_frac"], chosen["seed"])
     dropped: Counter[str] = Counter()
@@ -162,12 +162,11 @@ def by_hand(source: TextFiles, tokenizer: Any, **chosen: Any) -> tuple[dict[str,
         ordered = shuffled(ordered, chosen["shuffle_buffer"], chosen["seed"])
     eot = [tokenizer.special_token_ids()["eot"]] if chosen["separator"] != "none" else []
     streams: dict[str, list[int]] = {"train": [], "val": []}
-    for batch in batches(ordered, lambda drawn: len(drawn[0].text)):
-        for document, in_val in batch:
-            ids = [*tokenizer.encode(document.text), *eot]
-            sides = ("val", "train") if in_val else ("train", "val")
-            side = sides[0] if len(streams[sides[0]]) < budgets[sides[0]] else sides[1]
-            streams[side] += ids[: budgets[side] - len(streams[side])]
+    for document, in_val in ordered:
+        ids = [*tokenizer.encode(document.text), *eot]
+        sides = ("val", "train") if in_val else ("train", "val")
+        side = sides[0] if len(streams[sides[0]]) < budgets[sides[0]] else sides[1]
+        streams[side] += ids[: budgets[side] - len(streams[side])]
         if all(len(streams[side]) == budgets[side] for side in streams):
             break
     return streams, dropped
