@@ -331,7 +331,7 @@ def test_a_file_size_limit_is_met_cleanly(niels: Niels) -> None:
 
     done = subprocess.run([SCRIPT, *BUILD], capture_output=True, text=True, timeout=120, check=False, preexec_fn=limit)
     limited = Result(done.returncode, done.stdout, done.stderr)
-    check_refused(limited, DATA, "ids.bin", os.strerror(errno.EFBIG), "ulimit -f")
+    check_refused(limited, DATA, "unit_0000000", os.strerror(errno.EFBIG), "ulimit -f")
     check_nothing_left(Path("out/chats"))
     assert niels(*BUILD).code == 0
 

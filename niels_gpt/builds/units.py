@@ -31,6 +31,7 @@ import json
 import mmap
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -120,24 +121,30 @@ def build_unit(
         return
     # Two attempts at one unit may run at once, perhaps on two machines, so each has a file of its own.
     aside = unit_task.folder / f"{unit_task.path.name}.{uuid.uuid4().hex}.part"
+    lines = _Lines(aside)
     try:
-        with storage_errors("writing the unit", aside), aside.open("xb", buffering=1 << 20) as file:
-            _write(task, source, unit_task.part, _Lines(file), reached)
-        with storage_errors("renaming the unit", unit_task.path):
+        _write(task, source, unit_task.part, lines, reached)
+        with storage_errors("writing", aside):
+            lines.file.close()
             aside.replace(unit_task.path)
     finally:
+        with suppress(OSError):  # on a full disk, flushing the buffer fails again
+            lines.file.close()
         aside.unlink(missing_ok=True)
 
 
 class _Lines:
     """Writes lines of JSON and arrays, and knows the hash of all."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.hash = file, sha256()
+    def __init__(self, path: Path) -> None:
+        self.hash, self._path = sha256(), path
+        with storage_errors("creating the file", path):
+            self.file: IO[bytes] = path.open("xb", buffering=1 << 20)
 
     def write(self, data: bytes | memoryview) -> None:
         self.hash.update(data)
-        self._file.write(data)
+        with storage_errors("writing", self._path):
+            self.file.write(data)
 
     def line(self, value: Any) -> None:
         self.write((json.dumps(value) + "\n").encode())
