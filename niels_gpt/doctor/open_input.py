@@ -34,9 +34,9 @@ from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
 from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
 from niels_gpt.sources.rows.preference_rows import FORMS, detect_form
-from niels_gpt.store.kinds import is_episode_indexed_dataset
+from niels_gpt.store.kinds import is_dataset
 from niels_gpt.store.remote import AnyFile, RemoteFile
-from niels_gpt.store.schema import META_NAME, SPLITS
+from niels_gpt.store.schema import SPLITS
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
@@ -195,7 +195,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         return _with_kind(Opened(str(RemoteFile(str(source))), "records", "chats", remote=tuple(files)), form)
     path = Path(source)
     # Ours first: the .bin files of our datasets would pass for nanoGPT's.
-    is_ours = path.exists() and (is_episode_indexed_dataset(path) or (path / META_NAME).is_file())
+    is_ours = path.exists() and is_dataset(path)
     other = format_of(path) if exists(path) and not is_ours else None
     if other is not None:
         return Opened(str(path), other, "tokens", token_files=TokenFiles(path, other, split))

@@ -18,14 +18,14 @@ from typing import Any, Final, Protocol, runtime_checkable
 import numpy as np
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.errors import Mismatch, UsageError, did_you_mean, shown, without_passwords
+from niels_gpt.errors import UsageError, did_you_mean, shown, without_passwords
 from niels_gpt.format.collate import checked_device
 from niels_gpt.ranges import RANK, TOKEN_ID, VOCAB_SIZE, WORLD_SIZE
 from niels_gpt.required_torch import torch
 from niels_gpt.store.published import StreamedDataset, is_url, open_streamed
 from niels_gpt.store.shard_cache import ShardCache
 from niels_gpt.store.split import IndexedSplit
-from niels_gpt.store.tokenizer_hash import tokenizer_sha256
+from niels_gpt.store.tokenizer_hash import check_built_with
 
 MODES: Final = ("token_stream", "sft_episode")
 
@@ -174,11 +174,8 @@ def check_tokenizer(split: IndexedSplit, tokenizer: Any | None) -> None:
     for dataset, manifest in zip(split.datasets, split.manifests, strict=True):
         # Other programs write no manifest; and encoders that cannot be hashed leave the hash out.
         recorded = manifest.get("tokenizer_sha256") if manifest else None
-        if recorded is not None and recorded != tokenizer_sha256(tokenizer):
-            raise Mismatch(
-                f"{dataset}: built with tokenizer {recorded[:12]} but opened with {tokenizer_sha256(tokenizer)[:12]}; "
-                "open it with the tokenizer it was built with, or build it again"
-            )
+        if recorded is not None:
+            check_built_with(recorded, tokenizer, dataset)
 
 
 def resolve_vocab_size(argument: int | None, config: Any, tokenizer: Any | None, recorded: int | None) -> int | None:

@@ -19,8 +19,7 @@ from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Compare, Export, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES
-from niels_gpt.store.kinds import is_episode_indexed_dataset
-from niels_gpt.store.schema import META_NAME
+from niels_gpt.store.kinds import is_dataset
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
@@ -225,7 +224,7 @@ def open_dataset(path: str | Path | None, renderers: RendererList, form: str | N
         return None
     place = Path(path)
     # Ours first, because the doctor refuses caches of plain text.
-    if is_episode_indexed_dataset(place) or (place / META_NAME).is_file():
+    if is_dataset(place):
         from niels_gpt.explorer.stored import StoredRows  # here, because a chat file needs none of our datasets' code
 
         return StoredRows(place, list(renderers.tokenizers.values()))

@@ -16,7 +16,7 @@ from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, table_of_row
 from niels_gpt.store.documents import DocumentSplit
-from niels_gpt.store.kinds import is_episode_indexed_dataset
+from niels_gpt.store.kinds import is_dataset
 from niels_gpt.store.rows import Row, Split, TokenText
 from niels_gpt.store.schema import META_NAME
 from niels_gpt.token_display import raw_spelling, whole
@@ -39,7 +39,7 @@ class StoredRows:
     """
 
     def __init__(self, directory: Path, tokenizers: list[str]) -> None:
-        if not is_episode_indexed_dataset(directory) and not (directory / META_NAME).is_file():
+        if not is_dataset(directory):
             raise InputError(
                 f"{directory}: expected a cache with {META_NAME}, or episodes with train/tokens.bin and "
                 "train/episodes.idx"

@@ -206,7 +206,7 @@ def map_array(
         return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape).view(np.ndarray)
 
 
-def map_npy(path: Path) -> npt.NDArray[Any]:
+def map_npy(path: Path) -> np.memmap[Any, Any]:
     """The array of a `.npy` file, mapped and read-only, so that a large one takes no memory.
 
     Raises:
@@ -220,7 +220,7 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
         raise
     except Exception as error:  # a damaged header raises what its parser raises
         raise InputError(f"{path}: {type(error).__name__}: {error}; expected an array that numpy.save wrote") from error
-    if not isinstance(array, np.ndarray):  # an archive of several (.npz)
+    if not isinstance(array, np.memmap):  # an archive of several (.npz)
         raise InputError(f"{path}: {type(array).__name__}; expected one array that numpy.save wrote")
     return array
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import CacheError, StorageError, storage_errors
-from niels_gpt.store.files import map_array
+from niels_gpt.errors import CacheError, InputError, storage_errors
+from niels_gpt.store.files import map_array, map_npy
 from niels_gpt.store.schema import REPAIR, TOKENS_NAME
 
 RECORD_BYTES: Final = 16  # of episodes.idx
@@ -228,16 +228,12 @@ def map_offsets(path: Path) -> Int64s:
     if not path.is_file():
         raise CacheError(f"{path}: no such file; expected an index of example offsets")
     try:
-        with storage_errors("reading", path):
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except StorageError:
-        raise
-    except Exception as error:  # of a damaged header, whatever its parser raises
-        raise CacheError(
-            f"{path}: not a complete .npy file; it is truncated, damaged or of another format ({error}). {REPAIR}"
-        ) from error
-    if not isinstance(found, np.memmap) or found.dtype.str != "<i8" or found.ndim != 1:
-        what = f"{found.dtype.str} of shape {found.shape}" if isinstance(found, np.ndarray) else "an archive"
+        found = map_npy(path)
+    except InputError as error:
+        why = str(error).removeprefix(f"{path}: ")
+        raise CacheError(f"{path}: not a complete .npy file: {why}. {REPAIR}") from error
+    if found.dtype.str != "<i8" or found.ndim != 1:
+        what = f"{found.dtype.str} of shape {found.shape}"
         raise CacheError(f"{path}: {what}; expected int64 of one dimension ('<i8'). {REPAIR}")
     # numpy refuses a file that is too short only.
     if (size := path.stat().st_size) != found.offset + found.nbytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.errors import CacheError, Mismatch, UsageError, shown
+from niels_gpt.errors import CacheError, UsageError, shown
 from niels_gpt.store.foreign_meta import completed
 from niels_gpt.store.manifest import (
     CacheMeta,
@@ -43,7 +43,7 @@ from niels_gpt.store.schema import (
     SPLITS,
     TOKENS_NAME,
 )
-from niels_gpt.store.tokenizer_hash import tokenizer_sha256
+from niels_gpt.store.tokenizer_hash import check_built_with
 
 KINDS: Final = ("episodes", "preferences")
 _OUR_KEYS: Final = ("format_version", "splits", "files")  # a meta.json without any of these is another program's
@@ -148,16 +148,16 @@ def meta_beside(folder: Path, tokenizer: Any | None) -> Manifest | None:
         return None
     meta = open_meta(folder)
     if tokenizer is not None:
-        found = tokenizer_sha256(tokenizer)
-        if found != meta["tokenizer_sha256"]:
-            raise Mismatch(
-                f"{folder}: built with tokenizer {meta['tokenizer_sha256'][:12]} but opened with {found[:12]}; "
-                "open it with the tokenizer it was built with, or build it again"
-            )
+        check_built_with(meta["tokenizer_sha256"], tokenizer, folder)
     return meta
 
 
 # ---- episodes
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a directory holds a cache or episodes, whole or not."""
+    return is_episode_indexed_dataset(folder) or (folder / META_NAME).is_file()
 
 
 def is_episode_indexed_dataset(dataset_dir: str | Path) -> bool:

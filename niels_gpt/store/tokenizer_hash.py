@@ -9,8 +9,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.errors import UsageError, shown
+from niels_gpt.errors import Mismatch, UsageError, shown
 from niels_gpt.store.checksums import file_record
+
+
+def check_built_with(recorded: str, tokenizer: Any, where: Path) -> None:
+    """Raise `Mismatch` unless a dataset, whose manifest has this hash, was built with a tokenizer."""
+    found = tokenizer_sha256(tokenizer)
+    if found != recorded:
+        raise Mismatch(
+            f"{where}: built with tokenizer {recorded[:12]} but opened with {found[:12]}; open it with the "
+            "tokenizer it was built with, or build it again"
+        )
+
 
 # Digits, spaces, code and four scripts: two different tokenizers hardly agree on all of them.
 _PROBE = "The quick brown fox, 1234567890 times!\n\tdef f(x): return x ** 2  # naïve, 你好, здравствуй"
@@ -22,7 +33,7 @@ def tokenizer_sha256(tokenizer: Any) -> str:
     Accepts such a file or its directory, encoders and renderers of this package, tokenizer objects of transformers and
     `tokenizers` (of which the JSON that they write is hashed), and our own tokenizer. For another tokenizer without
     `model_path` it is the sha256 of its behaviour: its special ids and its encoding of a probe text. Training jobs
-    compare it with the tokenizer they use, see `kinds.check_tokenizer`.
+    compare it with the tokenizer they use, see `check_built_with`.
 
     Raises:
         UsageError: `model_path` is not a path, or this is no tokenizer.
