@@ -5,14 +5,13 @@ Most formats have no checksums of their own, so a changed id or a mask that was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from niels_gpt.errors import InputError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.store.manifest import (
+    FileRecords,
     Ids,
     Model,
     VocabSize,
@@ -41,69 +40,49 @@ class _Export(Model):
     source: Source | None = None
 
 
-@dataclass(frozen=True)
-class Exported:
-    """The record of an export.
+def exported(source_path: Path, progress: Progress = SILENT) -> dict[str, Any]:
+    """The fields of `Source` that an export in a directory, or the one above, records; empty if there is none.
 
-    Attributes:
-        folder: of the export.
-        source: what is known of the dataset that was exported: `Source`.
-        files: the records of its files, by their path in `folder`.
-    """
+    The files that `source_path` names are compared with their checksums.
 
-    folder: Path
-    source: Mapping[str, Any]
-    files: Mapping[str, Mapping[str, Any]]
-
-    def check(self, source_path: Path, progress: Progress = SILENT) -> None:
-        """Read the files that `source_path` names, and compare them with their checksums.
-
-        Args:
-            source_path: the folder of the export, one in it, a file, or a file without its suffix.
-
-        Raises:
-            InputError: a file is missing, or differs from what was written; the message names the first difference.
-        """
-        wanted: dict[str, Mapping[str, Any]] = {}
-        for name, record in self.files.items():
-            path = self.folder / name
-            if source_path.is_dir():
-                is_read = source_path == self.folder or source_path in path.parents
-            else:
-                # The files that belong to it begin with its name: train.bin and train_mask.idx to train.idx.
-                is_read = path.parent == source_path.parent and path.name.startswith(source_path.name.partition(".")[0])
-            if is_read and name != _DOCUMENTATION:
-                wanted[name] = record
-        # Sizes first: a file that was cut is found without reading gigabytes.
-        for name, record in wanted.items():
-            path = self.folder / name
-            if not path.is_file():
-                raise InputError(f"{path}: missing, although {EXPORT_MANIFEST} lists it. {_AS_IT_IS}")
-            if (size := path.stat().st_size) != record["bytes"]:
-                raise InputError(
-                    f"{path}: {size:,} bytes, but {EXPORT_MANIFEST} records {record['bytes']:,}. {_AS_IT_IS}"
-                )
-        # The first difference is enough; the generator stops there.
-        for line in verify_files(self.folder, wanted, progress):
-            raise InputError(f"{line.removesuffix(REPAIR)}{_AS_IT_IS}")
-
-
-def exported(source_path: Path) -> Exported | None:
-    """The record of the export in a directory or the one above; `None` if there is none.
+    Args:
+        source_path: the folder of the export, one in it, a file, or a file without its suffix.
 
     Raises:
-        InputError: it is not valid JSON. CacheError: it was edited or damaged.
+        InputError: a file is missing, or differs from what was written; the message names the first difference.
+        CacheError: `export.json` was edited or damaged.
     """
     # The user may pass the data directory inside an export.
-    for folder in (source_path, source_path.parent):
-        path = folder / EXPORT_MANIFEST
-        if path.is_file():
-            manifest = read_manifest(path)
-            check_manifest_hash(path, manifest)
-            check_fields(path, manifest, _Export, "manifest of an export")
-            source = dict(manifest.get("source") or {})
-            if manifest.get("kind") != "export" or "files" not in manifest:  # of another program, or an earlier version
-                return Exported(folder, source, {})
-            check_file_records(path, manifest)
-            return Exported(folder, source, manifest["files"])
-    return None
+    path = next((path for at in (source_path, source_path.parent) if (path := at / EXPORT_MANIFEST).is_file()), None)
+    if path is None:
+        return {}
+    manifest = read_manifest(path)
+    check_manifest_hash(path, manifest)
+    check_fields(path, manifest, _Export, "manifest of an export")
+    if manifest.get("kind") == "export" and "files" in manifest:  # else of another program, or an earlier version
+        check_file_records(path, manifest)
+        _compare(path.parent, manifest["files"], source_path, progress)
+    return dict(manifest.get("source") or {})
+
+
+def _compare(folder: Path, files: FileRecords, source_path: Path, progress: Progress) -> None:
+    wanted = {}
+    for name, record in files.items():
+        path = folder / name
+        if source_path.is_dir():
+            is_read = source_path == folder or source_path in path.parents
+        else:
+            # The files that belong to it begin with its name: train.bin and train_mask.idx to train.idx.
+            is_read = path.parent == source_path.parent and path.name.startswith(source_path.name.partition(".")[0])
+        if is_read and name != _DOCUMENTATION:
+            wanted[name] = record
+    # Sizes first: a file that was cut is found without reading gigabytes.
+    for name, record in wanted.items():
+        path = folder / name
+        if not path.is_file():
+            raise InputError(f"{path}: missing, although {EXPORT_MANIFEST} lists it. {_AS_IT_IS}")
+        if (size := path.stat().st_size) != record["bytes"]:
+            raise InputError(f"{path}: {size:,} bytes, but {EXPORT_MANIFEST} records {record['bytes']:,}. {_AS_IT_IS}")
+    # The first difference is enough; the generator stops there.
+    for line in verify_files(folder, wanted, progress):
+        raise InputError(f"{line.removesuffix(REPAIR)}{_AS_IT_IS}")

@@ -86,10 +86,7 @@ def import_episodes(
     ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
     # Before anything is written: an unknown format, a changed export, missing or damaged files.
     source, source_format = Path(path), format_named(form)
-    export = exported(source)
-    if export is not None:
-        export.check(source, progress)
-    recorded = {} if export is None else export.source
+    recorded = exported(source, progress)
     splits = source_format.open(source, ImportOptions(eos_id, dtype))
     mask_dtype = _mask_dtype(source, splits)
     # Before the input is hashed, which may take hours; the build looks again.
