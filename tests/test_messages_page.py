@@ -133,8 +133,7 @@ def test_rows_exports_and_preferences(case: Case) -> None:
         assert caught.value.reason == case.refused
         return
     assert not isinstance(chat, Rejected)
-    found = preference(case.row)
-    for read in (chat, found):
+    for read in (chat, preference(case.row).prompt):
         assert [[*read.changes], [*read.unread]] == [case.changed, case.unread]
     if "weight" not in chat.messages[-1]:  # labels cannot express weights other than 0 and 1
         assert str(tokenize([case.row])) == str(tokenize([case.meant]))

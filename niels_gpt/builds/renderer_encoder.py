@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -20,7 +18,7 @@ from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, 
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.loss import LossOn, check_full
-from niels_gpt.renderers.masks import Renders, batch_weights, listing, stops_of, trained_turns
+from niels_gpt.renderers.masks import Renders, batch_weights, listing, stops_of, trained_turns, with_kwargs
 from niels_gpt.renderers.notes import (
     NO_NOTES,
     Notes,
@@ -47,7 +45,6 @@ NO_IMAGES = (
 PROVEN: Final = "round_trip_proven"
 PROVEN_CHANGED: Final = "round_trip_changed"
 PROVEN_BY_FORMAT: Final = "round_trip_by_format"
-KWARGS: Final = "chat_template_kwargs"  # the column of rows that has options of the renderer for each row
 
 
 @runtime_checkable
@@ -325,7 +322,7 @@ class RendererEncoder:
         if not self.policy.prove:
             return ()
         renderer = self._proving()
-        renderers = [renderer.with_kwargs(kwargs_of(chat).get(KWARGS)) for chat in chats]
+        renderers = [renderer.with_kwargs(chat.chat_template_kwargs) for chat in chats]
         return round_trips(renderers, batch, [chat.tools for chat in chats], first)
 
     def proofs_of(self, chat: Conversation, rendered: Sequence[Any], first: Sequence[int]) -> list[RoundTrip]:
@@ -353,8 +350,8 @@ def rendered_batch(
     """
     if not isinstance(renderer, BatchRenderer):
         return None
-    given = [kwargs_of(chat).get(KWARGS) for chat in chats]
-    options = {KWARGS: given} if any(given) else {}
+    given = [chat.chat_template_kwargs for chat in chats]
+    options = {"chat_template_kwargs": given} if any(given) else {}  # renderers of other packages take none
     return renderer.render_many(messages, tools=[chat.tools for chat in chats], **options)
 
 
@@ -364,7 +361,7 @@ def render_one(renderer: Any, chat: Conversation, messages: Sequence[Message]) -
     Raises:
         MessageError: they cannot be rendered.
     """
-    return renderer.render(messages, tools=chat.tools, **kwargs_of(chat))
+    return with_kwargs(renderer, chat.chat_template_kwargs).render(messages, tools=chat.tools)
 
 
 def attributed(rendered: Any) -> tuple[str, Notes]:
@@ -394,25 +391,6 @@ def codes_of_proofs(one: Rendering) -> list[str]:
     changed = bool(one.chat.changes) or any(proof.changes for proof in one.proofs)
     dropped = bool(one.unwritten or one.by_format)
     return [PROVEN, *[PROVEN_CHANGED] * changed, *[PROVEN_BY_FORMAT] * dropped]
-
-
-def kwargs_of(chat: Conversation) -> dict[str, Any]:
-    """The keyword with a row's `chat_template_kwargs`, where it has some; renderers of other packages lack it.
-
-    Raises:
-        MessageError: it is no object.
-    """
-    found = chat.metadata.get(KWARGS)
-    if isinstance(found, str) and found.strip():
-        with suppress(ValueError):
-            found = json.loads(found)
-    if not found:
-        return {}
-    if not isinstance(found, Mapping):
-        raise MessageError("wrong_type", f"{KWARGS} is {str(found)[:40]!r}; expected an object of names and values")
-    # Arrow adds a null for every key that any row has.
-    given = {name: value for name, value in found.items() if value is not None}
-    return {KWARGS: given} if given else {}
 
 
 def _conversation(

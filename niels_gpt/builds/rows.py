@@ -92,6 +92,12 @@ def _checked_conversation(
             return Rejected(where, NOTHING_TRAINED, f"{where}: {_UNTRAINED}", expected=True)
         if chat.tools:
             raise MessageError("unsupported_field", "tools have no place in a format of plain text turns; remove them")
+        if chat.chat_template_kwargs:
+            given = ", ".join(chat.chat_template_kwargs)
+            raise MessageError(
+                "unknown_option",
+                f"chat_template_kwargs is {given}; plain text turns have no options. Remove the column",
+            )
         check_chat(chat.messages, allow_message_weights=allow_message_weights)
         if not any(message["role"] == "assistant" for message in chat.messages):
             raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")

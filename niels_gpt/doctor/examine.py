@@ -247,7 +247,7 @@ def _render(
         rendered = []
         for chat in usable:
             try:
-                renderer.render(chat.messages, tools=chat.tools)
+                renderer.render(chat.messages, tools=chat.tools, chat_template_kwargs=chat.kwargs)
                 rendered.append(chat)
             except MessageError as error:
                 counters.add("template-raises", [chat.evidence(None, str(error))])
@@ -267,7 +267,11 @@ def _render(
 def _batch(renderer: AnyRenderer, chats: Sequence[ChatRow]) -> RenderedBatch | None:
     if not chats:
         return None
-    return renderer.render_many([chat.messages for chat in chats], tools=[chat.tools for chat in chats])
+    return renderer.render_many(
+        [chat.messages for chat in chats],
+        tools=[chat.tools for chat in chats],
+        chat_template_kwargs=[chat.kwargs for chat in chats],
+    )
 
 
 def _switched_off(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Counters) -> Bools | None:

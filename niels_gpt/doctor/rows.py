@@ -10,8 +10,8 @@ Rows of ids are concatenated, so that a rule is a handful of numpy calls however
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -216,6 +216,7 @@ class ChatRow:
 
     Attributes:
         number: index of its row in the input. where: where that row comes from, for reports.
+        kwargs: its `chat_template_kwargs`.
         arrow: it was read from parquet or Arrow, which give every struct the keys of all structs of its column.
     """
 
@@ -223,6 +224,7 @@ class ChatRow:
     where: str
     messages: list[Message]
     tools: list[ToolSpec] | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
     arrow: bool = False
 
     def evidence(self, message: int | None, note: str) -> Evidence:
@@ -240,7 +242,7 @@ def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: st
         else:
             # Rules about nulls need it: Arrow adds nulls that the file did not hold.
             arrow = isinstance(record, Record) and record.arrow
-            usable.append(ChatRow(number, read.where, read.messages, read.tools, arrow))
+            usable.append(ChatRow(number, read.where, read.messages, read.tools, read.chat_template_kwargs, arrow))
     return usable
 
 

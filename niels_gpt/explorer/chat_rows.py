@@ -24,7 +24,7 @@ from niels_gpt.explorer.dataset import (
 )
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList, characters
-from niels_gpt.explorer.token_columns import MODES, LossMode
+from niels_gpt.explorer.token_columns import MODES, LossMode, TokenTable
 from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn
@@ -105,7 +105,7 @@ class ChatRows:
         if not isinstance(found, Preference):
             return found
         answers = [message for one in found.completions for message in one.messages]
-        return Conversation([*found.prompt, *answers], found.where, tools=found.tools)
+        return replace(found.prompt, messages=[*found.prompt.messages, *answers])
 
     def _read(self, row: int) -> Conversation | Preference | Rejected:
         record = self.lines.record(row)
@@ -174,11 +174,14 @@ class ChatRows:
     def _rendered(self, row: int, chat: Conversation, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
         conversation = {"messages": chat.messages, "tools": chat.tools}
         try:
-            table = self._renderers.table(chat.messages, chat.tools, choice, modes)
+            table = self._table(chat, choice, modes)
         # The page shows the messages in any case, and the error in place of the tokens.
         except NielsError as error:
             return RowDetail(row, chat.where, None, conversation, str(error))
         return RowDetail(row, chat.where, table, conversation)
+
+    def _table(self, chat: Conversation, choice: RendererChoice, modes: list[LossMode]) -> TokenTable:
+        return self._renderers.table(chat.messages, chat.tools, choice, modes, kwargs=chat.chat_template_kwargs)
 
     def image(self, row: int, message: int, part: int, completion: int = 0) -> tuple[bytes, str]:
         """The bytes of an image in a content, and their media type. Paths are relative to the folder of the file.
@@ -230,7 +233,11 @@ class ChatRows:
         if choice.tokenizer and choice.renderer != "raw":
             renderer = self._renderers.renderer(choice)
             try:
-                rendered = renderer.render_many([c.messages for c in chats], tools=[c.tools for c in chats])
+                rendered = renderer.render_many(
+                    [chat.messages for chat in chats],
+                    tools=[chat.tools for chat in chats],
+                    chat_template_kwargs=[chat.chat_template_kwargs for chat in chats],
+                )
                 weights = batch_weights(rendered, LossOn(), allow_partial=True)
                 # Trained tokens of each conversation: lengths 3 2 start at 0 3. An empty one would be counted wrongly,
                 # or raise IndexError at the end.
@@ -243,7 +250,7 @@ class ChatRows:
         found = []
         for chat in chats:
             try:
-                table = self._renderers.table(chat.messages, chat.tools, choice, [usual])
+                table = self._table(chat, choice, [usual])
             except MessageError:  # left out, as the caller expects of rows that cannot be used
                 continue
             total = table.counts["total"]
@@ -295,8 +302,8 @@ def _conversation_of(row: Preference, completion: int) -> Conversation:
     """
     last = len(row.completions) - 1
     if not 0 <= completion <= last:
-        raise UsageError(f"{row.where}: completion is {completion}; the row has completions 0 to {last}")
-    return Conversation([*row.prompt, *row.completions[completion].messages], row.where, tools=row.tools)
+        raise UsageError(f"{row.prompt.where}: completion is {completion}; the row has completions 0 to {last}")
+    return replace(row.prompt, messages=[*row.prompt.messages, *row.completions[completion].messages])
 
 
 def _summaries_of(row: Preference) -> list[CompletionSummary]:

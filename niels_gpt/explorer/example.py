@@ -173,6 +173,7 @@ def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: Lo
     Raises:
         MessageError: the renderer refuses the conversation.
     """
+    renderer = renderer.with_kwargs(chat.chat_template_kwargs)
     try:
         made = renderer.render_many([chat.messages], tools=[chat.tools])  # arrays; `render` returns lists
         trained = np.asarray(batch_weights(made, on or LossOn(), allow_partial=True) > 0, np.bool_)

@@ -204,12 +204,20 @@ class RendererList:
         return DefaultRenderer(encoder, template=source, clock=self._clock, **options)
 
     def table(
-        self, messages: object, tools: Any, choice: RendererChoice, modes: Sequence[LossMode], *, prompt: bool = False
+        self,
+        messages: object,
+        tools: Any,
+        choice: RendererChoice,
+        modes: Sequence[LossMode],
+        *,
+        prompt: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> TokenTable:
         """A conversation rendered as chosen.
 
         Args:
             prompt: add the generation prompt.
+            kwargs: the conversation's `chat_template_kwargs`.
 
         Raises:
             MessageError: the renderer refuses the conversation. Else as `renderer`.
@@ -221,7 +229,7 @@ class RendererList:
             return bare_text_table(conversation, modes, encoder, choice.tokenizer)
         title = choice.renderer if choice.renderer in FAMILIES else "template"
         labels = {"title": title, "renderer": choice.renderer, "tokenizer": choice.tokenizer}
-        renderer = self.renderer(choice)
+        renderer = self.renderer(choice).with_kwargs(kwargs)
         if isinstance(renderer, Family) and isinstance(renderer.encoder, TextOnlyEncoder):
             return text_only_table(renderer, conversation, tools, modes, prompt=prompt, **labels)
         return rendered_table(renderer, conversation, tools, modes, prompt=prompt, **labels)

@@ -129,6 +129,7 @@ class Conversation:
         where: the place that errors name, such as `chats.jsonl:17`.
         group: successive conversations with the same group are put into the same split.
         tools: the tools that the conversation offers.
+        chat_template_kwargs: options of the renderer for this conversation alone.
         metadata: other fields of the row.
         changes, unread: see `Normalised`; builds count the rows that have each of them.
     """
@@ -137,6 +138,7 @@ class Conversation:
     where: str = ""
     group: str | None = None
     tools: list[ToolSpec] | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, int] = field(default_factory=dict)
     unread: Mapping[str, int] = field(default_factory=dict)

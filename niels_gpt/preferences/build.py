@@ -100,13 +100,15 @@ def build_preferences(
 
 def _of_one_form(rows: Iterable[Preference | Rejected], form: str) -> Iterator[Preference | Rejected]:
     for number, row in enumerate(rows):
-        if isinstance(row, Preference) and not row.where:
-            row = replace(row, where=f"example {number}")
-        if isinstance(row, Preference) and row.form != form:
-            detail = f"{row.where}: a row of the form {row.form!r} in a dataset of {form!r}; build one dataset of each"
-            yield Rejected(row.where, "other_form", detail)
-        else:
+        if isinstance(row, Rejected):
             yield row
+            continue
+        where = row.prompt.where or f"example {number}"
+        if row.form == form:
+            yield replace(row, prompt=replace(row.prompt, where=where))
+        else:
+            detail = f"{where}: a row of the form {row.form!r} in a dataset of {form!r}; build one dataset of each"
+            yield Rejected(where, "other_form", detail)
 
 
 def _begins(chunk: Chunk) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -24,8 +24,9 @@ from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.builds.rows import batches, characters
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Conversation, Message
+from niels_gpt.messages import Message
 from niels_gpt.renderers.family import Family
+from niels_gpt.renderers.masks import with_kwargs
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.preference_rows import Preference
@@ -72,10 +73,10 @@ class PreferenceTask:
                     rejections.record([found])  # type: ignore[list-item]
                     continue
                 completions, prompt_length = found
-                rejections.unread.update([*row.unread])
+                rejections.unread.update([*row.prompt.unread])
                 ids += [each.ids for each in completions]
                 weights += [each.weights for each in completions]
-                groups += [row.group] * len(completions)
+                groups += [row.prompt.group] * len(completions)
                 metadata += _records(row, prompt_length)
             if metadata:
                 lengths = np.array([len(each) for each in ids[1:]], dtype=np.int64)
@@ -91,14 +92,12 @@ class PreferenceTask:
         for number, row in enumerate(rows):
             # The answers of a prompt are context: only what is compared is trained.
             prompt: list[Message] = [
-                {**message, "train": False} if message["role"] == "assistant" else message for message in row.prompt
+                {**message, "train": False} if message["role"] == "assistant" else message
+                for message in row.prompt.messages
             ]
             for completion in row.completions:
-                where, metadata = f"{row.where}, {completion.name}", {"row": number, "completion": completion.rank}
-                messages = [*prompt, *completion.messages]
-                chats.append(
-                    Conversation(messages, where, None, row.tools, metadata, changes=row.changes, unread=row.unread)
-                )
+                messages, where = [*prompt, *completion.messages], f"{row.prompt.where}, {completion.name}"
+                chats.append(replace(row.prompt, messages=messages, where=where, metadata={"row": number}))
         collected = _Collected()
         found: list[list[EncodedCompletion]] = [[] for _ in rows]
         for batch in self.encoder.encode(chats, collected):
@@ -116,24 +115,24 @@ class PreferenceTask:
     def _checked(
         self, row: Preference, completions: list[EncodedCompletion], collected: _Collected, rejections: Rejections
     ) -> tuple[list[EncodedCompletion], int] | Rejected:
+        prompt, where = row.prompt, row.prompt.where
         # The encoder rejected a side, so there is nothing to compare; the row has the reason of its first bad side.
         if len(completions) < len(row.completions):
-            first = next(
-                collected.of[at] for each in row.completions if (at := f"{row.where}, {each.name}") in collected.of
-            )
-            return Rejected(row.where, first.reason, first.detail)
+            names = (f"{where}, {each.name}" for each in row.completions)
+            first = next(collected.of[at] for at in names if at in collected.of)
+            return Rejected(where, first.reason, first.detail)
         # What serving would put before a completion; not every encoder can render a prompt.
         generation_prompt: list[int] | None = None
         renderer: Any = self.encoder.renderer if isinstance(self.encoder, RendererEncoder) else None
         try:
             self._check_weights(row, completions)
             if hasattr(renderer, "render_ids"):
-                ids = renderer.render_ids(row.prompt, tools=row.tools, add_generation_prompt=True)
-                generation_prompt = list(ids)
+                own = with_kwargs(renderer, prompt.chat_template_kwargs)
+                generation_prompt = [*own.render_ids(prompt.messages, tools=prompt.tools, add_generation_prompt=True)]
             sides = [each.ids for each in completions]
             length = shared_prompt(sides, [each.weights for each in completions], generation_prompt)
         except MessageError as error:
-            return Rejected(row.where, error.reason, f"{row.where}: {error}")
+            return Rejected(where, error.reason, f"{where}: {error}")
         if generation_prompt is not None and sides[0][:length].tolist() != generation_prompt:
             rejections.changed[OTHER_GENERATION_PROMPT] += 1
         rejections.changed.update(_doubts(row, completions))
@@ -238,7 +237,7 @@ def _records(row: Preference, prompt_length: int) -> list[RowMetadata]:
 def _size(row: Preference | Rejected) -> int:
     if isinstance(row, Rejected):
         return 0
-    return sum(characters([*row.prompt, *each.messages], row.tools) for each in row.completions)
+    return sum(characters([*row.prompt.messages, *each.messages], row.prompt.tools) for each in row.completions)
 
 
 class _Collected(Rejections):

@@ -27,7 +27,16 @@ from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
-from niels_gpt.sources.rows.chat_shapes import DIALECTS, candidates, detect, to_messages, tools_at, unread_columns
+from niels_gpt.sources.rows.chat_shapes import (
+    DIALECTS,
+    KWARGS,
+    candidates,
+    detect,
+    kwargs_at,
+    to_messages,
+    tools_at,
+    unread_columns,
+)
 from niels_gpt.sources.rows.media_columns import refuse_media_columns
 from niels_gpt.sources.rows.provider_shapes import SHAPES
 from niels_gpt.store.remote import AnyFile, RemoteFile, address, as_file
@@ -193,13 +202,13 @@ def record_to_conversation(
         messages = mapping.with_system(read.messages)
         refuse_media_columns(row, messages)
         # What is read as something of the conversation is not in its metadata, too.
-        used = {"messages", "tools", "system", "systemInstruction", "system_instruction", *DIALECTS[dialect][0]}
+        used = {"messages", "tools", "system", "systemInstruction", "system_instruction", KWARGS, *DIALECTS[dialect][0]}
         metadata = {key: value for key, value in row.items() if key not in used}
-        unread = {**read.unread, **unread_columns(metadata)}
+        unread, kwargs = {**read.unread, **unread_columns(metadata)}, kwargs_at(row)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
     changes |= read.changes
-    return Conversation(messages, where, tools=read.tools, metadata=metadata, changes=changes, unread=unread)
+    return Conversation(messages, where, None, read.tools, kwargs, metadata, changes, unread)
 
 
 def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) -> Iterator[Conversation | Rejected]:

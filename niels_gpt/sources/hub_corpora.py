@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Self
 
 from niels_gpt import ranges
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Conversation, normalise
+from niels_gpt.messages import Conversation, read_conversation
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.base import SHUFFLE_BUFFER, ChatSource, SourceOptions, TextSource
@@ -212,7 +212,8 @@ class Dolly(StoredRows, ChatSource):
             question += f"\n\ncontext:\n{row['context']}"
         turns = [{"role": "user", "content": question}, {"role": "assistant", "content": row["response"]}]
         try:
-            messages = normalise(turns)
+            read = read_conversation(turns)
         except MessageError as error:
             return Rejected(where, error.reason, f"{where}: {error}")
-        return Conversation(messages, where=where, metadata={"category": row.get("category")})
+        metadata = {"category": row.get("category")}
+        return Conversation(read.messages, where, metadata=metadata, changes=read.changes, unread=read.unread)

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Self
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Conversation, normalise
+from niels_gpt.messages import Conversation, read_conversation
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_MESSAGES
 from niels_gpt.sources.base import ChatSource, SourceOptions
@@ -151,12 +151,12 @@ def _thread(
     if not any(message["role"] == "assistant" for message in used):
         return _left_out(where, "no_assistant", "it has no answer")
     try:
-        messages = normalise([{"role": ROLES[message["role"]], "content": message["text"]} for message in used])
+        read = read_conversation([{"role": ROLES[message["role"]], "content": message["text"]} for message in used])
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
     tree = path[0]["message_tree_id"]
     metadata = {"tree_id": tree, "message_ids": [message["message_id"] for message in used], "lang": path[0]["lang"]}
-    return Conversation(messages, where=where, group=tree, metadata=metadata)
+    return Conversation(read.messages, where, tree, metadata=metadata, changes=read.changes, unread=read.unread)
 
 
 def _left_out(where: str, reason: str, why: str) -> Rejected:

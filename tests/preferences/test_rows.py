@@ -25,7 +25,7 @@ def read(row: dict[str, Any]) -> Preference:
 
 
 def contents(found: Preference) -> tuple[list[str], list[list[str]]]:
-    prompt = [f"{message['role']}: {message['content']}" for message in found.prompt]
+    prompt = [f"{message['role']}: {message['content']}" for message in found.prompt.messages]
     return prompt, [[str(message["content"]) for message in one.messages] for one in found.completions]
 
 
@@ -64,7 +64,7 @@ def test_the_same_pair_in_every_shape(row: dict[str, Any]) -> None:
 def test_a_prompt_of_several_turns() -> None:
     before = [SYSTEM, USER, GOOD, {"role": "user", "content": "More"}]
     found = read({"chosen": [*before, GOOD], "rejected": [*before, BAD]})
-    assert found.prompt == before
+    assert found.prompt.messages == before
     assert contents(found)[1] == [["Hello!"], ["Go away."]]
     transcript = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: More\n\nAssistant:"
     assert contents(read({"chosen": f"{transcript} a", "rejected": f"{transcript} b"})) == (
@@ -87,12 +87,12 @@ def test_scores_margin_system_and_tools() -> None:
     row = {"prompt": "Hi", "chosen": "a", "rejected": "b", "score_chosen": 8, "score_rejected": 2.5, "margin": 5.5}
     found = read({**row, "system": "Be kind.", "tools": '[{"type": "function", "function": {"name": "f"}}]', "id": 7})
     assert [one.score for one in found.completions] == [8.0, 2.5]
-    assert (found.margin, found.prompt[0], found.metadata) == (
+    assert (found.margin, found.prompt.messages[0], found.prompt.metadata) == (
         5.5,
         SYSTEM,
         {"score_chosen": 8, "score_rejected": 2.5, "id": 7},
     )
-    assert found.tools == [{"type": "function", "function": {"name": "f"}}]
+    assert found.prompt.tools == [{"type": "function", "function": {"name": "f"}}]
 
 
 def test_equal_ranks_stay_equal() -> None:
@@ -243,9 +243,9 @@ def test_input_and_history_beside_an_instruction() -> None:
     row = {"instruction": "Translate.", "input": "Hallo", "history": [["Hi", "Hello!"]], **SIDES}
     expected = ["user: Hi", "assistant: Hello!", "user: Translate.\n\nHallo"]
     assert contents(read(row)) == (expected, [["Hello!"], ["Go away."]])
-    assert read(row).metadata == {}
+    assert read(row).prompt.metadata == {}
     assert contents(read({"instruction": "Hi", "input": "", "history": None, **SIDES}))[0] == ["user: Hi"]
     with pytest.raises(MessageError, match="input is a int; expected a text"):
         read({**row, "input": 7})
     # Beside another prompt it is metadata.
-    assert read({"prompt": "Hi", "input": "x", **SIDES}).metadata == {"input": "x"}
+    assert read({"prompt": "Hi", "input": "x", **SIDES}).prompt.metadata == {"input": "x"}

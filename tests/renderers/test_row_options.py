@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
+from niels_gpt.builds.rows import checked_conversations
+from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import DataError, MessageError, UsageError
+from niels_gpt.explorer.chat_rows import ChatRows
+from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
+from niels_gpt.preferences import build_preferences
 from niels_gpt.renderers.base import (
     RendererPool,
     build_training_sample,
@@ -20,6 +26,9 @@ from niels_gpt.renderers.base import (
     build_trajectory_step,
 )
 from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.preference_files import preference_files
+from niels_gpt.sources.rejections import Rejections
+from niels_gpt.store.schema import COMPLETION
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML, assistant, family, user
 from tests.renderers.test_choices import manifest_of
@@ -121,6 +130,61 @@ def test_rows_of_files_have_their_own(tmp_path: Path, as_text: bool, samples: An
     size = len(stored) // sum(map(len, expected))
     made_ = [int.from_bytes(stored[at : at + size], "little") for at in range(0, len(stored), size)]
     assert sorted(made_) == sorted(token for ids in expected for token in ids)
+
+
+EFFORTS = [{}, {"chat_template_kwargs": {"reasoning_effort": "high"}}, {}]
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_rows_of_preferences_have_their_own(tmp_path: Path) -> None:
+    sides = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    rows = written(tmp_path / "pairs.jsonl", [sides | more for more in EFFORTS])
+    plain, high = family("gpt-oss"), family("gpt-oss", reasoning_effort="high")
+    build_preferences(preference_files([rows]), tmp_path / "p", encoder=plain, val_frac=0)
+    stored = open_dataset(tmp_path / "p").split("train")
+    records = np.fromfile(tmp_path / "p" / "train" / "completions.bin", COMPLETION)
+    for number, renderer in enumerate([plain, plain, high, high, plain, plain]):
+        answer = assistant("c" if number % 2 else "b")
+        assert stored.rows(np.array([number])).ids.tolist() == renderer.render_ids([user("a"), answer])
+        assert records["prompt_length"][number] == len(renderer.render_ids([user("a")], add_generation_prompt=True))
+    assert "generation_prompt_differs" not in manifest_of(tmp_path / "p").get("changed", {})
+    written(rows, [sides | {"chat_template_kwargs": {"think": False}}])
+    with pytest.raises(DataError, match=r"pairs\.jsonl:1, chosen: chat_template_kwargs: .*no option 'think'"):
+        build_preferences(preference_files([rows]), tmp_path / "q", encoder=plain, val_frac=0)
+
+
+def test_the_doctor_the_explorer_and_exports_take_them(tmp_path: Path) -> None:
+    given = [{"messages": CHAT} | more for more in EFFORTS]
+    rows = written(tmp_path / "rows.jsonl", given)
+    plain, high = family("gpt-oss"), family("gpt-oss", reasoning_effort="high")
+    ids = [one.render_ids(CHAT) for one in (plain, high, plain)]
+    report = ng.diagnose(rows, renderer=plain)
+    assert report.tokens == sum(map(len, ids))
+    assert ng.tokenize(plain)(given)["input_ids"][1].tolist() == ids[1]
+    folder = str(folder_of("gpt-oss"))
+    page = ChatRows(rows, listed := RendererList([folder]))
+    page.lines.wait()
+    choice = RendererChoice("gpt-oss", next(iter(listed.tokenizers)))
+    (shown,) = page.sizes("all", [1], choice)
+    page.close()
+    assert shown[0] == len(ids[1])
+    printed = run_cli("render", rows, 1, "--tokenizer", folder_of("gpt-oss"), "--renderer", "gpt-oss", "--json")
+    assert len(json.loads(printed.stdout)["tokens"]) == len(ids[1])
+    written(rows, [given[0], {"messages": CHAT, "chat_template_kwargs": {"think": False}}])
+    (found,) = (one for one in ng.diagnose(rows, renderer=plain).findings if one.rule == "template-raises")
+    assert (found.evidence[0].row, "no option 'think'" in found.evidence[0].note) == (1, True)
+
+
+def test_formats_without_options_refuse_them(tmp_path: Path) -> None:
+    rows = written(tmp_path / "rows.jsonl", [{"messages": CHAT, "chat_template_kwargs": {"think": False}}])
+    rejections = Rejections(tmp_path, "all")
+    assert not [*checked_conversations(ChatFile(rows), rejections, max_message_bytes=99)]
+    rejections.close()
+    assert rejections.dropped == {"unknown_option": 1}
 
 
 def test_a_row_with_an_unknown_option_is_a_bad_row(tmp_path: Path) -> None:

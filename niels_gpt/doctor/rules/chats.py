@@ -221,7 +221,9 @@ def check_thinking(renderer: Any, chats: Sequence[ChatRow], counters: Counters) 
         if not _reasons_before_a_user(chat.messages):
             continue
         try:
-            samples = build_training_samples(renderer, chat.messages, tools=chat.tools, allow_partial=True)
+            samples = build_training_samples(
+                renderer, chat.messages, tools=chat.tools, allow_partial=True, chat_template_kwargs=chat.kwargs
+            )
         except MessageError:  # the template refuses a part of the conversation although it accepts the whole
             continue
         # One sample trains all turns as they were produced, so nothing is lost.

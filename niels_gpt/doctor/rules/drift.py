@@ -67,7 +67,7 @@ def _rendered(renderer: AnyRenderer, chat: ChatRow, *, prompt: bool = False) -> 
     """The conversation, or the prompt before its last message; the error text where the template refuses it."""
     messages = chat.messages[:-1] if prompt else chat.messages
     try:
-        return renderer.render(messages, tools=chat.tools, add_generation_prompt=prompt)
+        return renderer.with_kwargs(chat.kwargs).render(messages, tools=chat.tools, add_generation_prompt=prompt)
     except MessageError as error:
         return str(error)
 
@@ -91,7 +91,7 @@ def _compare_whole(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, counters
 
 
 def _text(renderer: AnyRenderer, chat: ChatRow) -> str:
-    return renderer.text(chat.messages, tools=chat.tools)
+    return renderer.with_kwargs(chat.kwargs).text(chat.messages, tools=chat.tools)
 
 
 def _compare_prompts(one: AnyRenderer, other: AnyRenderer, chat: ChatRow, counters: Counters) -> None:

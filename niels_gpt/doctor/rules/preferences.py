@@ -78,7 +78,7 @@ def check(numbers: Int64s, records: Sequence[Record | Rejected], form: str, coun
         first, *others = read.completions
         if others and all(one.messages == first.messages for one in others):
             note = f"{first.name} and {others[0].name} are the same"
-            counters.add("identical-pair", [Evidence(row=number, where=read.where, note=note)])
+            counters.add("identical-pair", [Evidence(row=number, where=read.prompt.where, note=note)])
         # Lengths in characters: rows of a file are judged without a tokenizer.
         lengths = [sum(map(_characters, one.messages)) for one in read.completions]
         if others:  # from the best to the worst

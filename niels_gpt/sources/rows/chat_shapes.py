@@ -14,7 +14,9 @@ harmony
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,8 +24,8 @@ from niels_gpt.errors import MessageError, shown
 from niels_gpt.messages.keys import FLAGS
 from niels_gpt.sources.rows.provider_shapes import SHAPES, list_at, looks_like
 
-# Of a row's metadata: what builds store, and the options of its renderer.
-READ_COLUMNS: Final = frozenset({"type", "source", "chat_template_kwargs"})
+READ_COLUMNS: Final = frozenset({"type", "source"})  # of a row's metadata: what builds store
+KWARGS: Final = "chat_template_kwargs"  # the column with options of the renderer for its row alone
 
 Row = Mapping[str, Any]
 Roles = Mapping[str, str]
@@ -195,6 +197,24 @@ def tools_at(row: Row) -> Any:
             "place: --columns tools=functions",
         )
     return tools
+
+
+def kwargs_at(row: Row) -> dict[str, Any]:
+    """The `chat_template_kwargs` of a row, an object or JSON text of one; empty where there are none.
+
+    Raises:
+        MessageError: they are something else (`wrong_type`).
+    """
+    found = row.get(KWARGS)
+    if isinstance(found, str) and found.strip():
+        with suppress(ValueError):
+            found = json.loads(found)
+    if not found:
+        return {}
+    if not isinstance(found, Mapping):
+        raise MessageError("wrong_type", f"{KWARGS} is {shown(str(found))}; expected an object of names and values")
+    # Arrow adds a null for every key that any row has.
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def unread_columns(metadata: Mapping[str, Any]) -> dict[str, int]:

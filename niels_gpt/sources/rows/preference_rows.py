@@ -18,13 +18,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, Notes, ToolSpec, read_messages, read_tools
-from niels_gpt.sources.rows.chat_shapes import beside, instruction_turns, tools_at, unread_columns
+from niels_gpt.messages import Conversation, Message, Notes, read_messages, read_tools
+from niels_gpt.sources.rows.chat_shapes import KWARGS, beside, instruction_turns, kwargs_at, tools_at, unread_columns
 from niels_gpt.sources.rows.media_columns import refuse_media_columns
 
 Row = Mapping[str, Any]
@@ -71,22 +71,16 @@ class Preference:
 
     Attributes:
         form: one of `FORMS`.
-        prompt: the messages that all completions follow, after `normalise`; at least one.
+        prompt: the messages that all completions follow, at least one, and what else is of the whole row: its place,
+            group, tools, options and metadata.
         completions: the best first; two for "preference", one for "unpaired" and "scored", two or more for "ranked".
         margin: by how much the chosen completion is better, where the row says so.
-        where, group, tools, metadata, changes, unread: as in `Conversation`.
     """
 
     form: str
-    prompt: list[Message]
+    prompt: Conversation
     completions: tuple[Completion, ...]
     margin: float | None = None
-    where: str = ""
-    group: str | None = None
-    tools: list[ToolSpec] | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    changes: Mapping[str, int] = field(default_factory=dict)
-    unread: Mapping[str, int] = field(default_factory=dict)
 
 
 def to_preference(row: Row, form: str, where: str = "", changes: Mapping[str, int] | None = None) -> Preference:
@@ -109,14 +103,15 @@ def to_preference(row: Row, form: str, where: str = "", changes: Mapping[str, in
         _check_completion(completion)
     refuse_media_columns(row, chain(prompt, *(completion.messages for completion in completions)))
     # What the form reads is no metadata. `input` and `history` are read beside an instruction only.
-    used = {name for key in (*keys, _PROMPTS, ("tools", "system", "margin")) for name in key}
+    used = {name for key in (*keys, _PROMPTS, ("tools", "system", "margin", KWARGS)) for name in key}
     if _prompt_name(row) == "instruction":
         used |= {"input", "history"}
     metadata = {key: value for key, value in row.items() if key not in used}
     tools: Any = read_tools(tools_at(row), notes)
     counted = {**(changes or {}), **notes.changes}
     unread = {**notes.unread, **unread_columns({name: metadata[name] for name in metadata if name not in _NUMBERS})}
-    return Preference(form, prompt, tuple(completions), margin, where, None, tools, metadata, counted, unread)
+    of_row = Conversation(prompt, where, None, tools, kwargs_at(row), metadata, counted, unread)
+    return Preference(form, of_row, tuple(completions), margin)
 
 
 def detect_form(row: Row) -> str | None:
