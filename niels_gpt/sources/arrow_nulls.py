@@ -113,6 +113,8 @@ class _NullFilter:
         result = {}
         for key, value in node.items():
             if value is None:
+                if key == "arguments" and isinstance(name, str):  # a call without arguments; without the key it is none
+                    result[key] = None
                 continue
             # A tool's schema describes its arguments, not what it returns.
             described = schema if key != "response" else None
