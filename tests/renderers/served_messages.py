@@ -1,4 +1,6 @@
-"""What a server changes in a conversation before its template gets it; the template itself is asked what it takes.
+"""What a server renders of a conversation: what it changes before its template gets it, and transformers' environment.
+
+The template itself is asked what it takes.
 
 ::
 
@@ -14,10 +16,15 @@ The package does the same in code of its own.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import product
 from typing import Any
+
+import jinja2
+
+from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 Messages = list[dict[str, Any]]
 ONE, TWO, ID, NAME = "first half", "second half", "id0000001", "look_up"
@@ -140,3 +147,50 @@ def with_named_ids(messages: Messages) -> Messages:
             waiting.pop(message.get("tool_call_id", ""), None)
         made.append(message)
     return made
+
+
+# ---- transformers' rendering
+
+
+@cache
+def plain_template(source: str) -> jinja2.Template:
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    template: jinja2.Template = _compile_jinja_template(source)
+    template.globals["strftime_now"] = lambda form: "2026-01-01"
+    return template
+
+
+def rendered(
+    renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool, variables: dict[str, Any] | None = None
+) -> str | None:
+    """The text of transformers' environment; `None` where the template refuses or fails."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return plain_template(renderer.source).render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=gen,
+                **{**renderer.encoder.special_tokens, **(variables or {})},
+            )
+    except Exception:  # whatever a template fails with
+        return None
+
+
+@lru_cache(maxsize=4)
+def _server(renderer: TemplateRenderer, variables: tuple[tuple[str, Any], ...]) -> Server:
+    return Server(lambda messages: rendered(renderer, messages, None, False, dict(variables)))
+
+
+def served(renderer: TemplateRenderer, messages: Messages, variables: dict[str, Any] | None) -> Messages:
+    """The messages as a server gives them to the renderer's template."""
+    return _server(renderer, tuple((variables or {}).items())).given(messages)
+
+
+def plainly(
+    renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool, variables: dict[str, Any] | None = None
+) -> str | None:
+    """What a server renders of messages; `None` where the template refuses or fails."""
+    return rendered(renderer, served(renderer, messages, variables), tools, gen, variables)

@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from typing import Any
 
-import jinja2
-
 from niels_gpt.errors import NielsError
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from tests.renderers.served_messages import Messages, Server
+from tests.renderers.served_messages import Messages, rendered, served
 
 FIRST = 0x20000  # printable letters, of which each source of text has eight
 NONE, MANY = -1, -2  # owner of the template's text; owner of a label that several messages may have
@@ -33,53 +30,6 @@ _TAG = re.compile(r"</?\w+>|\[/?[A-Z_]+\]")  # which templates look for in conte
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"(?!\s*:)')  # a value in JSON text, not a key
 _ESCAPED = re.compile(r"\\ud8[4-6][0-9a-f]\\ud[c-f][0-9a-f]{2}")  # one of our letters in JSON of ASCII alone
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
-
-
-# ---- transformers' rendering
-
-
-@cache
-def plain_template(source: str) -> jinja2.Template:
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-
-    template: jinja2.Template = _compile_jinja_template(source)
-    template.globals["strftime_now"] = lambda form: "2026-01-01"
-    return template
-
-
-def rendered(
-    renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool, variables: dict[str, Any] | None = None
-) -> str | None:
-    """The text of transformers' environment; `None` where the template refuses or fails."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return plain_template(renderer.source).render(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=gen,
-                **{**renderer.encoder.special_tokens, **(variables or {})},
-            )
-    except Exception:  # whatever a template fails with
-        return None
-
-
-@lru_cache(maxsize=4)
-def _server(renderer: TemplateRenderer, variables: tuple[tuple[str, Any], ...]) -> Server:
-    return Server(lambda messages: rendered(renderer, messages, None, False, dict(variables)))
-
-
-def served(renderer: TemplateRenderer, messages: Messages, variables: dict[str, Any] | None) -> Messages:
-    """The messages as a server gives them to the renderer's template."""
-    return _server(renderer, tuple((variables or {}).items())).given(messages)
-
-
-def plainly(
-    renderer: TemplateRenderer, messages: Messages, tools: Any, gen: bool, variables: dict[str, Any] | None = None
-) -> str | None:
-    """What a server renders of messages; `None` where the template refuses or fails."""
-    return rendered(renderer, served(renderer, messages, variables), tools, gen, variables)
 
 
 # ---- letters

@@ -20,8 +20,8 @@ from tests.folders import shared_folder
 from tests.memory import shared
 from tests.renderers.published import CONTROLS, MARKUPS, TODAY, Format, Messages, random_chat, random_format
 from tests.renderers.published_source import source_of
+from tests.renderers.served_messages import plainly
 from tests.renderers.small import CHATML, assistant, call, result, user
-from tests.renderers.template_judge import plainly
 from tests.renderers.tiny_families import Tokens, byte_level
 
 
