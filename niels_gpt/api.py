@@ -83,7 +83,7 @@ def render(
     """
     chosen = _renderer_of(tokenizer, options.pop("name", "auto"), options)
     if chat_template_kwargs:
-        from niels_gpt.renderers.masks import with_kwargs
+        from niels_gpt.renderers.protocol import with_kwargs
 
         chosen = with_kwargs(chosen, chat_template_kwargs)
     rendered: RenderedTokens = chosen.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)

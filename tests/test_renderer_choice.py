@@ -14,8 +14,8 @@ pytest.importorskip("tokenizers")
 from niels_gpt.doctor.context import renderer_for
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.renderer_list import RendererList
+from niels_gpt.renderers.automatic import MODEL_TYPES
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.known_models import MODEL_TYPES
 from niels_gpt.renderers.registry import (
     FAMILIES,
     MODEL_RENDERER_MAP,

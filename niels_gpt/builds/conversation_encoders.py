@@ -12,7 +12,7 @@ from niels_gpt.builds.sample_encoder import SampleEncoder, Samples
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.loss import LossOn, Preset
-from niels_gpt.renderers.masks import Renders
+from niels_gpt.renderers.protocol import Renders
 
 
 def as_encoder(

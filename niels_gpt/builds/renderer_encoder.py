@@ -18,7 +18,7 @@ from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, 
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.loss import LossOn, check_full
-from niels_gpt.renderers.masks import Renders, batch_weights, listing, stops_of, trained_turns, with_kwargs
+from niels_gpt.renderers.masks import batch_weights, trained_turns
 from niels_gpt.renderers.notes import (
     NO_NOTES,
     Notes,
@@ -28,6 +28,7 @@ from niels_gpt.renderers.notes import (
     check_written,
     decided,
 )
+from niels_gpt.renderers.protocol import Renders, listing, stops_of, with_kwargs
 from niels_gpt.renderers.round_trip import RoundTrip, round_trips
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected

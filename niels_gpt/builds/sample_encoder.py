@@ -24,8 +24,9 @@ from niels_gpt.builds.rows import characters
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.images.loading import refuse_images
-from niels_gpt.renderers.masks import TokenFacts, as_produced, samples_of, stops_of, trained_turns
+from niels_gpt.renderers.masks import TokenFacts, samples_of, trained_turns
 from niels_gpt.renderers.notes import NO_NOTES, Notes, lost_in_all
+from niels_gpt.renderers.protocol import as_produced, stops_of
 from niels_gpt.renderers.round_trip import RoundTrip
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected

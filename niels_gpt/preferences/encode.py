@@ -26,7 +26,7 @@ from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.masks import with_kwargs
+from niels_gpt.renderers.protocol import with_kwargs
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.preference_rows import Preference

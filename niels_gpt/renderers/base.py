@@ -12,7 +12,6 @@ from niels_gpt.messages import (
     ToolSpec,
     VideoPart,
 )
-from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.bridges import reject_assistant_in_extension, trim_to_turn_close
 from niels_gpt.renderers.completions.parsed import (
     CallClosed,
@@ -39,7 +38,7 @@ from niels_gpt.renderers.masks import (
     loss_weights,
 )
 from niels_gpt.renderers.pool import RendererPool, is_multimodal
-from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer
+from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, StreamingRenderer
 from niels_gpt.renderers.registry import (
     MODEL_RENDERER_MAP,
     MULTIMODAL_MODELS,

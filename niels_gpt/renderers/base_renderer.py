@@ -20,7 +20,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any, Final, Protocol, Self, runtime_checkable
+from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
 from niels_gpt.errors import MessageError, UsageError
@@ -37,7 +37,6 @@ from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode, encode_one, render_conversations
 from niels_gpt.renderers.kinds import CONTROL, Piece
 from niels_gpt.renderers.notes import OnUnwritten, check_written
-from niels_gpt.renderers.protocol import Renderer
 from niels_gpt.renderers.round_trip import RoundTrip, round_trips
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
@@ -52,19 +51,6 @@ EXAMPLE: Final[list[Message]] = [
     {"role": "user", "content": "What is 2 + 2?"},
     {"role": "assistant", "content": "4."},
 ]
-
-
-@runtime_checkable
-class StreamingRenderer(Renderer, Protocol):
-    """A renderer that also reads completions while they are sampled: every renderer of this package."""
-
-    def parse_response(
-        self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
-    ) -> ParsedResponse:
-        """See `Renderer`; the end of the prompt decides whether the completion begins within reasoning."""
-
-    def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
-        """A parser for one completion; its result is that of `parse_response`."""
 
 
 class BaseRenderer(ABC):

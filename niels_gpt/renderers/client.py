@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, Final
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.messages import Message
-from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
-from niels_gpt.renderers.protocol import Renderer, supports_tools
+from niels_gpt.renderers.protocol import Renderer, StreamingRenderer, supports_tools
 from niels_gpt.renderers.server_answers import Completed, ServerError, StreamedCompletion, completed, excerpt
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import token_id_list

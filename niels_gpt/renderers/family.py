@@ -32,9 +32,8 @@ from niels_gpt.renderers.conversation import Call, ConversationView, Tools, shou
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one
-from niels_gpt.renderers.left_out import note_left_out, writes_reasoning
 from niels_gpt.renderers.options import FamilyConfig, PlainConfig, with_options
-from niels_gpt.renderers.refusals import refuse_control_tokens, refuse_late_system
+from niels_gpt.renderers.refusals import note_left_out, refuse_control_tokens, refuse_late_system, writes_reasoning
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.load import open_encoder

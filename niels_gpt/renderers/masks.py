@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from niels_gpt.messages import Message, normalise, weight_of
 from niels_gpt.renderers.kinds import KIND_BITS, SAMPLED, Kind, kinds_of
 from niels_gpt.renderers.loss import LossOn, Weights, check_full, weight_at
 from niels_gpt.renderers.notes import OnUnwritten, check_written, decided, lost_in_all
-from niels_gpt.renderers.protocol import Renderer
+from niels_gpt.renderers.protocol import Renderer, as_produced, listing, stops_of, with_kwargs
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 
 
@@ -188,61 +188,6 @@ def build_training_samples(
     final_stop = first_stop(renderer) if ensure_final_stop and turns else None
     samples = samples_of(whole, dict(zip(turns, produced, strict=True)), normalised, on, final_stop=final_stop)
     return [(ids.tolist(), (weights > 0).tolist()) for ids, weights in samples]
-
-
-@runtime_checkable
-class Renders(Protocol):
-    """The part of a renderer that masks and builds need. Renderers of other packages fit, too."""
-
-    def render(self, messages: Any, *, tools: Any = None) -> Any:
-        """Ids with attribution, as `RenderedTokens` has them."""
-
-
-@runtime_checkable
-class RendersProduced(Protocol):
-    """A renderer that can also render the last turn as it is produced; see `Family.as_produced`."""
-
-    def as_produced(self) -> Renders:
-        """A renderer of conversations that end with the turn that is produced."""
-
-
-@runtime_checkable
-class _NamesStops(Protocol):
-    def get_stop_token_ids(self) -> list[int]: ...
-
-
-def stops_of(renderer: Renders) -> list[int]:
-    """The ids that serving stops at; none where a renderer of another package does not name them."""
-    return renderer.get_stop_token_ids() if isinstance(renderer, _NamesStops) else []
-
-
-def as_produced(renderer: Renders) -> Renders:
-    """What renders turns as they are produced; the renderer itself where its package makes no difference."""
-    return renderer.as_produced() if isinstance(renderer, RendersProduced) else renderer
-
-
-def listing(renderer: Any) -> Any:
-    """The renderer without its own `on_unwritten`, for those who decide themselves; one of another package as it is."""
-    # Asked of the class: a wrapper may pass on whatever attribute it lacks, and would be unwrapped here.
-    return renderer.lists_unwritten() if hasattr(type(renderer), "lists_unwritten") else renderer
-
-
-def with_kwargs(renderer: Any, kwargs: Mapping[str, Any] | None) -> Any:
-    """The renderer with the `chat_template_kwargs` of a conversation; itself where there are none.
-
-    Raises:
-        UsageError: the renderer takes none, as those of other packages.
-        MessageError: `unknown_option`: it has no such option, or not with this value.
-    """
-    if not kwargs:
-        return renderer
-    if not hasattr(type(renderer), "with_kwargs"):
-        found = ", ".join(kwargs)
-        raise UsageError(
-            f"chat_template_kwargs is {found}, and {type(renderer).__name__} takes no options of single conversations; "
-            "set them where the renderer is made"
-        )
-    return renderer.with_kwargs(kwargs)
 
 
 def trained_turns(messages: Sequence[Message], on: LossOn) -> list[int]:

@@ -9,13 +9,20 @@ from typing import Any
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import Message
 from niels_gpt.ranges import WORKERS
-from niels_gpt.renderers.base_renderer import StreamingRenderer
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.images.processors import MultiModalData
-from niels_gpt.renderers.masks import Renders, as_produced, listing, with_kwargs
 from niels_gpt.renderers.notes import OnUnwritten, decided
-from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, supports_tools
+from niels_gpt.renderers.protocol import (
+    MultimodalRenderer,
+    Renderer,
+    Renders,
+    StreamingRenderer,
+    as_produced,
+    listing,
+    supports_tools,
+    with_kwargs,
+)
 from niels_gpt.renderers.types import RenderedTokens
 
 
@@ -51,8 +58,9 @@ class RendererPool:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> RenderedTokens:
         """See `BaseRenderer.render`; `UsageError` for options of a conversation that a renderer does not take."""
-        renderer: Renderer = with_kwargs(self._renderer, chat_template_kwargs)
-        return renderer.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        return self.with_kwargs(chat_template_kwargs).render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt
+        )
 
     def render_ids(
         self,
@@ -63,8 +71,9 @@ class RendererPool:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """The ids of `render`."""
-        renderer: Renderer = with_kwargs(self._renderer, chat_template_kwargs)
-        return renderer.render_ids(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+        return self.with_kwargs(chat_template_kwargs).render_ids(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt
+        )
 
     def with_kwargs(self, kwargs: Mapping[str, Any] | None) -> Renderer:
         """The renderer with the `chat_template_kwargs` of a conversation."""
@@ -80,7 +89,8 @@ class RendererPool:
         return decided(self._renderer, None)
 
     def as_produced(self) -> Renders:
-        return as_produced(self._renderer)
+        produced: Renders = as_produced(self._renderer)
+        return produced
 
     def parse_response(
         self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None

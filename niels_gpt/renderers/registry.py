@@ -4,7 +4,7 @@
 
     FAMILIES              renderer name -> class (`families/all_families.py`, where a new family is registered)
     RENDERER_REGISTRY     the same with "default" and "template": its name in the `renderers` package
-    MODEL_RENDERER_MAP    exact hub name -> renderer name (`known_models.py`)
+    MODEL_RENDERER_MAP    exact hub name -> renderer name (`automatic.py`)
     TEMPLATE_FAMILIES     families that are rendered through their chat template (`template/known.py`)
     create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
     config_of             a config by its fields, of which `name` chooses the class
@@ -24,12 +24,11 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.renderers.automatic import AutomaticRenderer, automatic_renderer
+from niels_gpt.renderers.automatic import MODEL_RENDERER_MAP, AutomaticRenderer, automatic_renderer
 from niels_gpt.renderers.families.all_families import FAMILIES, WITH_IMAGES, ClassesByName
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.image_family import TakesImages, takes_images
 from niels_gpt.renderers.images.processors import load_processor
-from niels_gpt.renderers.known_models import MODEL_RENDERER_MAP
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.template.isolation import Isolation

@@ -21,7 +21,7 @@ from niels_gpt.errors import UsageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, read_recipe
 from niels_gpt.renderers.base import LossOn, build_training_samples
-from niels_gpt.renderers.masks import as_produced
+from niels_gpt.renderers.protocol import as_produced
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.store.split import IndexedSplit

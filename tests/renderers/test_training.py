@@ -18,7 +18,7 @@ from niels_gpt.renderers.base import (
     build_training_samples,
     build_trajectory_step,
 )
-from niels_gpt.renderers.masks import as_produced
+from niels_gpt.renderers.protocol import as_produced
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS
 from tests.renderers.small import (

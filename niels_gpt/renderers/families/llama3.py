@@ -11,7 +11,7 @@ from niels_gpt.renderers.completions.reading import ALL_SPACE
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import LlamaJSON
 from niels_gpt.renderers.family import ConversationView, Emitter, Family, FamilyConfig, PlainConfig, Tools, to_json
-from niels_gpt.renderers.left_out import lose_text_beside_calls
+from niels_gpt.renderers.refusals import lose_text_beside_calls
 
 
 class Llama3RendererConfig(FamilyConfig):

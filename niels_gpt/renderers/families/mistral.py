@@ -9,8 +9,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.dialects.json_calls import MistralList
 from niels_gpt.renderers.family import Call, ConversationView, Emitter, Family, Tools, to_json
-from niels_gpt.renderers.left_out import lose_text_beside_calls
-from niels_gpt.renderers.refusals import check_alternates, refuse_only_system
+from niels_gpt.renderers.refusals import check_alternates, lose_text_beside_calls, refuse_only_system
 
 _CALL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
