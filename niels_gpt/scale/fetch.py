@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.errors import CacheError, OutputExists, storage_errors
+from niels_gpt.errors import CacheError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.scale.publish import MANIFEST_NAMES
-from niels_gpt.store.files import remove_abandoned, sync_directory, write_atomic
-from niels_gpt.store.locks import locked
-from niels_gpt.store.manifest import bytes_of, check_file_records, check_manifest_hash, parse_manifest
-from niels_gpt.store.remote import copy_file, file_system
-from niels_gpt.store.remote_manifests import find_manifest
-from niels_gpt.store.shard_cache import size_of
+from niels_gpt.store.manifest import check_file_records, check_manifest_hash, parse_manifest
+from niels_gpt.store.published import copy_files, find_manifest
+from niels_gpt.store.remote import file_system
 
 
 def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
@@ -39,25 +36,5 @@ def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
     manifest = parse_manifest(where, data)
     check_file_records(where, manifest)
     check_manifest_hash(where, manifest)
-    files = manifest["files"]
-    with storage_errors("creating the directory", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    # Of two processes that fetch one dataset the second waits here, and then finds it complete.
-    with locked(folder), storage_errors("fetching", folder):
-        wanted = folder / f".{name}.wanted"  # the manifest until all files are there
-        remove_abandoned(wanted)
-        begun = next((path for path in (folder / name, wanted) if path.is_file()), None)
-        if any(folder.iterdir()) if begun is None else begun.read_bytes() != data:
-            raise OutputExists(f"{folder}: holds something else; fetch to a new directory, or delete this one yourself")
-        if begun == folder / name:
-            if all(size_of(folder / file) == record["bytes"] for file, record in files.items()):
-                return folder
-            begun.rename(wanted)
-        elif begun is None:
-            write_atomic(wanted, data)
-        progress.begin(f"fetching {folder.name}", total=bytes_of(files), unit="bytes")
-        for file, record in files.items():
-            copy_file(f"{url}/{file}", folder / file, record, progress)
-        wanted.rename(folder / name)
-        sync_directory(folder)
+    copy_files(url, name, data, folder, manifest["files"], progress)
     return folder

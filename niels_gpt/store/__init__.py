@@ -21,7 +21,7 @@
     locks.py          locks between processes, released however a process ends
     checksums.py      size and sha256 of a file
 
-    remote.py         files at URLs, read by ranges;  remote_manifests.py: which manifest a dataset in a store has
+    remote.py         files at URLs, read by ranges
     retries.py        which requests to a store are repeated, how often, and after how long
     shard_cache.py    files of remote datasets on this machine, bounded, shared by all processes
 """

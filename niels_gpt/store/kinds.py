@@ -25,6 +25,7 @@ from niels_gpt.store.manifest import (
     check_manifest_hash,
     check_special_ids,
     no_such_directory,
+    parse_manifest,
     read_manifest,
 )
 from niels_gpt.store.schema import (
@@ -235,13 +236,13 @@ def open_manifest(dataset: Path) -> Manifest | None:
     return manifest
 
 
-def checked_manifest(path: Path) -> Manifest:
-    """The manifest of episodes at `path`; neither the files that it lists nor its own hash are checked.
+def checked_manifest(path: Path, data: bytes | None = None) -> Manifest:
+    """The manifest of episodes at `path`, or with these bytes; its own hash and its files are not checked.
 
     Raises:
         CacheError: it is of another program or version, or its fields are damaged.
     """
-    manifest = read_manifest(path)
+    manifest = read_manifest(path) if data is None else parse_manifest(path, data)
     # Before the fields, which another version may have changed: the message then says what to do.
     kind, version = manifest.get("kind", KINDS[0]), manifest.get("format_version", FORMAT_VERSION)
     if kind not in KINDS or version not in (FORMAT_VERSION, CONTEXT_VERSION):

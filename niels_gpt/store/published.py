@@ -11,26 +11,39 @@ Tokens, masks and segment ids come later, shard by shard: see `store.shard_cache
 
 from __future__ import annotations
 
-import json
+import logging
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from niels_gpt.errors import CacheError, storage_errors
-from niels_gpt.store.files import write_atomic
+from niels_gpt.errors import CacheError, OutputExists, StorageError, storage_errors, without_passwords
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.store.files import remove_abandoned, sync_directory, write_atomic
 from niels_gpt.store.kinds import check_meta, checked_manifest
 from niels_gpt.store.locks import locked
-from niels_gpt.store.manifest import Manifest, check_manifest_hash, read_manifest
-from niels_gpt.store.remote import copy_file, plain_name
-from niels_gpt.store.remote_manifests import find_manifest
+from niels_gpt.store.manifest import (
+    FileRecords,
+    Manifest,
+    bytes_of,
+    check_manifest_hash,
+    is_whole,
+    parse_manifest,
+    read_manifest,
+)
+from niels_gpt.store.remote import DAMAGED_READS, copy_file, plain_name, read_small
+from niels_gpt.store.retries import in_short, is_refusal
 from niels_gpt.store.schema import INDEX_NAME, MANIFEST_NAME, MASK_NAME, META_NAME, SEGMENTS_NAME, TOKENS_NAME
 from niels_gpt.store.shard_cache import ShardCache, StoredFile, size_of
 
 STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
 INDEX_THREADS: Final = 8
+MOST_MANIFEST_BYTES: Final = 512 << 20  # they are read into memory before anything of them is known
 MANIFESTS: Final = (MANIFEST_NAME, META_NAME)  # of episodes, of pretraining caches
+
+_log = logging.getLogger("niels_gpt.store")
 
 
 def is_url(dataset: str | Path) -> bool:
@@ -61,7 +74,7 @@ class StreamedDataset:
             CacheError: it is damaged, or gone.
         """
         name = META_NAME if self.is_token_cache else MANIFEST_NAME
-        return _checked(self.folder / name, f"{self.url}/{name}")
+        return _checked(self.folder / name, self.url)
 
     def file(self, manifest: Manifest, name: str) -> StoredFile:
         """A file that the manifest lists."""
@@ -100,48 +113,120 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
             "cache. Publish it (niels-gpt publish)"
         )
     name, data = found
+    try:  # before anything is written
+        manifest = _checked(Path(name), url, data)
+    except CacheError as error:  # it begins with the manifest's name
+        raise CacheError(f"{url}/{error}") from error
     # By the manifest's hash: a dataset that is published again under one URL gets another directory.
     folder = cache.folder / "datasets" / f"{plain_name(url)}-{sha256(data).hexdigest()[:16]}"
-    wanted = folder / f".{name}.wanted"
-    with storage_errors("creating the directory", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder):  # the other processes of the node wait while one fetches
-        # Every small file is looked for, in its size: a system that cleans /tmp deletes files one at a time. The
-        # manifest was checked before it got its name, so its records can be read.
-        is_here = (folder / name).is_file() and all(
-            size_of(folder / file) == record["bytes"] for file, record in _small_files(json.loads(data)).items()
-        )
-        if not is_here:
-            # Checked under a name of its own: a file called episodes.json would say that all indexes are here.
-            write_atomic(wanted, data)
-            try:
-                manifest = _checked(wanted, f"{url}/{name}")
-            except CacheError as error:  # it names the copy
-                raise CacheError(f"{url}/{name}, copied to {error}") from error
-            small = _small_files(manifest)
-            with ThreadPoolExecutor(INDEX_THREADS) as threads:
-                fetched = threads.map(lambda file: copy_file(f"{url}/{file}", folder / file, small[file]), small)
-                list(fetched)  # the error of a thread is raised where its result is read
-            # Last: what has a manifest had all indexes.
-            write_atomic(folder / name, data)
-            wanted.unlink(missing_ok=True)
+    for path in (folder / name, _wanted(folder, name)):
+        if path.is_file() and path.read_bytes() != data:  # so whatever is there under another hash is damaged
+            path.unlink(missing_ok=True)
+    copy_files(url, name, data, folder, _small_files(manifest), threads=INDEX_THREADS)
     return StreamedDataset(url, folder, cache, is_token_cache=name == META_NAME)
 
 
-def _checked(path: Path, url: str) -> Manifest:
-    """The manifest at `path`, a copy of the one at `url`.
+def find_manifest(url: str, names: Sequence[str]) -> tuple[str, bytes] | None:
+    """The name and the bytes of the first of some files below `url` that the store has; `None` if it has none of them.
+
+    A bucket that may be read but not listed answers 403 for a file that does not exist, so a refusal of one name does
+    not decide before the others were asked.
+
+    Raises:
+        StorageError: the store has none of them, and refused some, or it could not be read. CacheError: a file is too
+            large for a manifest. MissingExtra: no fsspec, or no s3fs.
+    """
+    refused: list[str] = []
+    refusal: StorageError | None = None
+    for name in names:
+        data = None
+        try:
+            # Bytes that stay damaged are returned, so that the reader of the manifest says what is wrong with it.
+            for _ in range(DAMAGED_READS):
+                data = read_small(f"{url}/{name}", MOST_MANIFEST_BYTES)
+                if data is None or is_whole(data):
+                    break
+                _log.warning("[Store] %s: not a whole manifest; reading it again", without_passwords(f"{url}/{name}"))
+        except StorageError as error:
+            if not is_refusal(error):
+                raise
+            refused.append(f"{url}/{name}")
+            refusal = error
+        if data is not None:
+            return name, data
+    if refusal is None:
+        return None
+    raise StorageError(
+        f"{', '.join(refused)}: the store refuses to read them ({in_short(refusal.__cause__ or refusal)}); check the "
+        "credentials and what they allow, and the address: a bucket that may not be listed answers the same for files "
+        "that do not exist"
+    ) from refusal
+
+
+def copy_files(
+    url: str,
+    name: str,
+    data: bytes,
+    folder: Path,
+    files: FileRecords,
+    progress: Progress = SILENT,
+    *,
+    threads: int = 1,
+) -> None:
+    """Copy files of the dataset at `url` to `folder`, the manifest last. Nothing is done where all of them are there.
+
+    A copy that was cut off continues with the files that are missing. Files that were deleted or cut short since, as
+    systems do that clean /tmp, are copied again.
+
+    Args:
+        name, data: of the manifest, which lists these files and has been checked.
+
+    Raises:
+        OutputExists: the folder holds something else. StorageError: network or disk refused, or a file arrived damaged.
+    """
+    with storage_errors("creating the directory", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    # Of two processes that copy one dataset the second waits here, and then finds it complete.
+    with locked(folder), storage_errors("fetching", folder):
+        wanted = _wanted(folder, name)
+        remove_abandoned(wanted)
+        begun = next((path for path in (folder / name, wanted) if path.is_file()), None)
+        if any(folder.iterdir()) if begun is None else begun.read_bytes() != data:
+            raise OutputExists(f"{folder}: holds something else; fetch to a new directory, or delete this one yourself")
+        if begun == folder / name:
+            if all(size_of(folder / file) == record["bytes"] for file, record in files.items()):
+                return
+            begun.rename(wanted)
+        elif begun is None:
+            write_atomic(wanted, data)
+        progress.begin(f"fetching {folder.name}", total=bytes_of(files), unit="bytes")
+        with ThreadPoolExecutor(threads) as pool:
+            copy = map if threads == 1 else pool.map  # a thread would finish its file after Ctrl-C
+            # The error of a thread is raised where its result is read.
+            list(copy(lambda file: copy_file(f"{url}/{file}", folder / file, files[file], progress), files))
+        wanted.rename(folder / name)
+        sync_directory(folder)
+
+
+def _wanted(folder: Path, name: str) -> Path:
+    """The name of a manifest until all its files are there."""
+    return folder / f".{name}.wanted"
+
+
+def _checked(path: Path, url: str, data: bytes | None = None) -> Manifest:
+    """The manifest at `path`, a copy of the one below `url`, or with these bytes.
 
     Raises:
         CacheError: it is damaged, of an SFT cache, or without checksums, which readers of a store compare.
     """
-    if url.endswith(f"/{MANIFEST_NAME}"):
-        manifest = checked_manifest(path)
+    if path.name == MANIFEST_NAME:
+        manifest = checked_manifest(path, data)
     else:
-        manifest = read_manifest(path)
+        manifest = read_manifest(path) if data is None else parse_manifest(path, data)
         if "files" not in manifest or manifest.get("kind") != "pretrain":
             raise CacheError(
-                f"{url}: not of a pretraining cache that this package wrote; other caches cannot be read from a store. "
-                "Download it (niels-gpt fetch), and read the directory"
+                f"{path}: not of a pretraining cache that this package wrote; other caches cannot be read from a store."
+                f" Download it (niels-gpt fetch {without_passwords(url)}), and read the directory"
             )
         check_meta(path, manifest)
     check_manifest_hash(path, manifest)

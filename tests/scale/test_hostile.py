@@ -15,7 +15,8 @@ from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.store import remote_manifests, retries
+from niels_gpt.store import published as published_module
+from niels_gpt.store import retries
 from niels_gpt.store.files import json_bytes
 from niels_gpt.store.manifest import with_manifest_hash
 from niels_gpt.store.remote import RemoteFile
@@ -57,7 +58,7 @@ def test_no_more_is_written_than_is_declared(tmp_path: Path) -> None:
 
 
 def test_a_manifest_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_manifests, "MOST_MANIFEST_BYTES", 1000)
+    monkeypatch.setattr(published_module, "MOST_MANIFEST_BYTES", 1000)
     url = offered(tmp_path / "far", {})
     (tmp_path / "far/episodes.json").write_text(json.dumps({"x": "x" * 1000}))
     with pytest.raises(CacheError, match="more than 1,000 bytes; expected a manifest"):

@@ -21,6 +21,7 @@ from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.store import files
+from niels_gpt.store import published as published_module
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.remote import file_system
 from niels_gpt.tokenizer import SentencePieceTokenizer
@@ -187,7 +188,7 @@ def test_files_are_flushed_with_their_names_before_the_manifest_has_its_own(
     def note(folder: Path) -> None:
         flushed.append((folder.name, any((place / "episodes.json").exists() for place in (folder, folder.parent))))
 
-    for module in (sys.modules[fetch.__module__], files):
+    for module in (published_module, files):
         monkeypatch.setattr(module, "sync_directory", note)
     publish(datasets["episodes"], f"file://{tmp_path}/remote")
     names = {Path(file).parent.name for file in digests(datasets["episodes"])} - {""}
