@@ -89,7 +89,6 @@ class DialectParser:
         self._encoder, self._form = open_encoder(tokenizer), _DIALECTS[name or self.name]
 
     def extract(self, token_ids: Sequence[int], *, tools: Any = None) -> tuple[list[int], list[ParsedToolCall]]:
-        """See `ToolParser`."""
         completion = Completion(self._encoder, token_ids, ())
         blocks = list(self._form.read(completion, 0, schemas_of(tools_of(tools))))
         spans = [completion.span(block.start, block.stop) for block in blocks]
@@ -138,7 +137,6 @@ class ThinkTextReasoningParser:
         self.tags = tags
 
     def extract(self, text: str) -> tuple[str | None, str]:
-        """See `ReasoningParser`."""
         opening, closing = self.tags
         before, closed, after = text.partition(closing)
         if closed:

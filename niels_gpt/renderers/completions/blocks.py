@@ -71,7 +71,6 @@ class SeparateCalls(CallReader):
     """Calls between tags, one behind the other, with content between them; subclasses read one."""
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`."""
         while True:
             at, mark = completion.first(start, self.marks)
             if not mark:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
 from niels_gpt.renderers.completions.parsed import ParsedPiece, ParsedResponse, ParsedToolCall
@@ -75,14 +76,6 @@ class Reader:
             _pieces(completion, sorted([*reasoning, *content, *(b for b in blocks if b.call)], key=_place), calls),
         )
 
-    def content_start(self, completion: Completion, prompt: PromptEnd) -> tuple[int, int, int]:
-        """See `find_reasoning`."""
-        # Where reasoning is a message like others (gpt-oss, Inkling), the dialect reads it with the rest.
-        if self.tags is None or (self.calls is not None and self.calls.reads_reasoning):
-            return 0, 0, 0
-        marks = self.calls.marks if self.calls is not None else ()
-        return find_reasoning(completion, self.tags, prompt, marks, lambda *asked: self._first_call(completion, *asked))
-
     def _first_call(self, completion: Completion, start: int, marks: Sequence[str]) -> int:
         """The character at which the first call with one of these marks begins, from a character on; -1 for none."""
         at, mark = completion.first(start, marks)
@@ -93,7 +86,12 @@ class Reader:
 
     def _blocks(self, completion: Completion, schemas: Schemas, prompt: PromptEnd) -> Iterator[Block]:
         """What the completion is made of, in order; what is left out is white space of the format."""
-        start, stop, at = self.content_start(completion, prompt)
+        start = stop = at = 0
+        # Where reasoning is a message like others (gpt-oss, Inkling), the dialect reads it with the rest.
+        if self.tags is not None and not (self.calls is not None and self.calls.reads_reasoning):
+            marks = self.calls.marks if self.calls is not None else ()
+            first_call = partial(self._first_call, completion)
+            start, stop, at = find_reasoning(completion, self.tags, prompt, marks, first_call)
         if stop > start:
             yield Block(start, stop, kind=Kind.REASONING)
         after_block = False

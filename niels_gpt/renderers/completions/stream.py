@@ -35,7 +35,7 @@ from niels_gpt.renderers.completions.parsed import (
 )
 from niels_gpt.renderers.completions.reading import Reader, Trim, calls_of
 from niels_gpt.renderers.completions.reasoning import PromptEnd
-from niels_gpt.renderers.completions.text import Completion, replace_surrogates
+from niels_gpt.renderers.completions.text import Completion, control_in, replace_surrogates
 from niels_gpt.renderers.kinds import Kind
 from niels_gpt.tokenizer.pieces import PieceEncoder, bytes_of_ids, token_id_list
 
@@ -92,7 +92,7 @@ class _Text:
             at = self.text.find(mark, start)
             if at < 0:
                 continue
-            inner = next((control for control in self._controls if control in mark), "")
+            inner = control_in(self.encoder, mark)
             token = self.encoder.added_ids.get(inner or mark)
             # The spelling of a control token is text.
             while inner and at >= 0 and self._marked.get(at + mark.index(inner)) != token:

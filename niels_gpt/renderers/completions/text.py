@@ -9,6 +9,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from niels_gpt.tokenizer.pieces import PieceEncoder, Positions, bytes_of_ids, ed
 
 _UNKNOWN = "\ufffd".encode()
 _SPACE = re.compile(r"\s*")
+# Of each encoder: marker -> the control token in it, of which a tokenizer may have hundreds.
+_WITHIN: WeakKeyDictionary[PieceEncoder, dict[str, str]] = WeakKeyDictionary()
 _TOKENS_AT_END = 16  # of a prompt: more than an opened think block takes, however it is tokenized
 
 
@@ -48,6 +51,7 @@ class Completion:
         self.stopped = end < len(ids)
         self.ids = ids[:end]
         self._added, self._controls = encoder.added_ids, encoder.control_ids
+        self._encoder = encoder
         self._bytes, self._edges = _decoded(encoder, self.ids) if decoded is None else decoded
         self._bytes = self._bytes[: int(self._edges[end])]
         self.text = self._bytes.decode("utf-8", "surrogateescape")
@@ -78,7 +82,8 @@ class Completion:
         """The next character at which a marker begins, -1 if there is none.
 
         A marker that is a token of its own is searched by id, so that its spelling in several tokens is text. Where no
-        such id follows, its spelling counts, since models may write it so. Control tokens count by id only.
+        such id follows, its spelling counts, since models may write it so. Control tokens count by id only, also
+        within a marker (`<｜DSML｜tool_calls>`).
         """
         end = len(self.text) if stop is None else stop
         at = self.find_id(marker, start)
@@ -86,6 +91,12 @@ class Completion:
             return at
         if marker in self._controls:
             return -1
+        if inner := control_in(self._encoder, marker):
+            offset = marker.index(inner)
+            at = self.find_id(inner, start + offset)
+            while at >= 0 and not self.text.startswith(marker, at - offset, end):
+                at = self.find_id(inner, at + 1)
+            return max(at - offset, -1)
         at = self.text.find(marker, start, end)
         self.guessed |= at >= 0 and marker in self._added
         return at
@@ -115,10 +126,9 @@ class Completion:
         return marker in self._controls
 
     def has_id_of(self, marker: str) -> bool:
-        """Whether the marker is somewhere by its id, or a control token is that its spelling contains."""
-        # A marker such as `<｜DSML｜tool_calls>` is no token itself, but holds a control token.
-        wanted = {self._added.get(marker)} | {token for text, token in self._controls.items() if text in marker}
-        return not wanted.isdisjoint(self.ids)
+        """Whether the marker is somewhere by its id, or the control token is that its spelling contains."""
+        control = self._controls.get(control_in(self._encoder, marker))
+        return not {self._added.get(marker), control}.isdisjoint(self.ids)
 
     def has_text(self, start: int, stop: int) -> bool:
         """Whether the tokens `start` to `stop` have more than white space."""
@@ -141,6 +151,14 @@ class Completion:
                 places.append(char)
                 char, at = char + len(self._bytes[begin:end].decode()), place + 1
         return self._found[token]
+
+
+def control_in(encoder: PieceEncoder, marker: str) -> str:
+    """The control token that a marker is or contains; "" for none."""
+    known = _WITHIN.setdefault(encoder, {})
+    if marker not in known:
+        known[marker] = next((control for control in encoder.control_ids if control in marker), "")
+    return known[marker]
 
 
 def _decoded(encoder: PieceEncoder, ids: list[int]) -> tuple[bytes, Positions]:

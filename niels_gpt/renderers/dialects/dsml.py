@@ -39,7 +39,6 @@ class DSML(SectionCalls):
     head = re.compile(rf'[^\n"<>]*(?:"?\Z|">\s*(?:<(?:{TOKEN})? ?(?:parameter name="|\Z)|\Z))')
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         (opening, closing), arguments, before = self.parameter, call.arguments, '">\n'
         out.model_markup(self.tags.call, msg)
         out.model_text(call.name, msg)
@@ -53,35 +52,20 @@ class DSML(SectionCalls):
         # line.
         out.model_markup(before + ("" if arguments else "\n") + self.tags.end_call, msg)
 
-    def first(
-        self, completion: Completion, start: int, tags: tuple[str, ...], stop: int | None = None
-    ) -> tuple[int, str]:
-        """See `SectionCalls`: a tag counts by the control token in it."""
-        at = start
-        while (token := completion.find_id(TOKEN, at)) >= 0:
-            for tag in tags:
-                # The token is within the tag: `<` or `</` comes before it.
-                opens = token - tag.index(TOKEN)
-                if opens >= start and completion.text.startswith(tag, opens):
-                    return opens, tag
-            at = token + len(TOKEN)
-        return len(completion.text), ""
-
     def call_at(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
-        """See `SectionCalls`."""
         tags, (opening, closing) = self.tags, self.parameter
         ends = (tags.end_call, tags.call, tags.closing, tags.opening)
         name, arguments, status = None, dict[str, Any](), Status.MALFORMED_STRUCTURE
         inner = end = at + len(tags.call)
         if head := _head(completion, inner, _NAME):
             name, status, end = completion.decoded(*head.span(1)).strip() or None, Status.OK, head.end()
-        stop, tag = self.first(completion, end, (*ends, opening) if head else ends)
+        stop, tag = completion.first(end, (*ends, opening) if head else ends)
         while head and tag == opening:
             if completion.text[end:stop].strip():
                 status = Status.MALFORMED_STRUCTURE
             key_at = stop + len(opening)
             key = _head(completion, key_at, _KEY)
-            stop, tag = self.first(completion, key.end() if key else key_at, (closing, *ends))
+            stop, tag = completion.first(key.end() if key else key_at, (closing, *ends))
             if key is None or tag != closing:
                 status = Status.MALFORMED_STRUCTURE
             end = stop + (len(closing) if tag == closing else 0)
@@ -90,7 +74,7 @@ class DSML(SectionCalls):
             if key is not None:
                 read = _value(completion.decoded(key.end(), stop), key, schemas.get(name or "", {}))
                 status = put_argument(arguments, completion.decoded(*key.span(1)), read, status)
-            stop, tag = self.first(completion, end, (*ends, opening))
+            stop, tag = completion.first(end, (*ends, opening))
         if head and completion.text[end:stop].strip():
             status = Status.MALFORMED_STRUCTURE
         # A call without a name is reported as such only if nothing else is wrong with it.

@@ -102,7 +102,6 @@ class HarmonyCalls(CallDialect):
     ends = (END,)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         out.model_markup(f"{self.opening}functions.", msg)
         out.model_text(call.name, msg)
         # The template writes the `content_type` of a call that has one, else json.
@@ -111,7 +110,7 @@ class HarmonyCalls(CallDialect):
         out.stop(self.closing, msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`: analysis is reasoning, a message to a function is a call, all others are content.
+        """Analysis is reasoning, a message to a function is a call, all others are content.
 
         So are words between two messages, and those in a header that are no part of one. A recipient is read before
         the channel, where `write` puts it, and after it.

@@ -41,7 +41,7 @@ class InklingCalls(CallDialect):
     ends = (END, MODEL, *texts, CALL)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`; the family writes `<|message_model|>`."""
+        """The family writes `<|message_model|>`."""
         # Through `to_json`, which refuses what is no JSON: `sorted_json` takes only what it has let through.
         arguments = json.loads(call.json)
         out.model_text(call.name, msg)
@@ -50,7 +50,7 @@ class InklingCalls(CallDialect):
         out.model_markup(END, msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`; the kind of a message distinguishes reasoning, content and calls.
+        """The kind of a message distinguishes reasoning, content and calls.
 
         A message without a kind is content. So is a text before a kind that is not a call, where a model that does not
         follow the format may write it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from niels_gpt.renderers.completions.blocks import Block, Schemas, SeparateCalls
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
@@ -24,13 +24,11 @@ class HermesJSON(SeparateCalls, CallDialect):
     closing: str = "</tool_call>"
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         # The name is not escaped: Qwen's template sets quotes around it and writes it as it is.
         call_json = f'\n{{"name": "{call.name}", "arguments": {call.json}}}\n'
         out.model_block(self.opening, call_json, self.closing, msg)
 
     def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
-        """See `SeparateCalls`."""
         inner = at + len(self.opening)
         value_at = completion.skip_space(inner)
         # The JSON decoder finds the end of the value, so strings within it may hold any tag.
@@ -68,12 +66,11 @@ class LlamaJSON(CallDialect):
     ends = ("}",)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         # The name is not escaped: Llama's template sets quotes around it and writes it as it is.
         out.model_text(f'{{"name": "{call.name}", "parameters": {call.json}}}', msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`. Separators between two calls are markup."""
+        """Separators between two calls are markup."""
         at, after_call = start, False
         while True:
             block = self._call_at(completion, at)
@@ -96,10 +93,8 @@ class LlamaJSON(CallDialect):
         inner = end_of(_BETWEEN_CALLS, text, first + len(self.opening)) if has_tag else first
         if not has_tag and not text.startswith("{", inner):
             return None
-        end = _json_end(text, inner) if text.startswith("{", inner) else -1
-        stop = len(text) if end < 0 else end
-        value, value_end = json_value_at(completion, inner)
-        value = value if isinstance(value, dict) and value_end == stop else None
+        value, stop, is_closed = _json_at(completion, inner, len(text))
+        value = value if isinstance(value, dict) else None
         # An answer in JSON is no call, so both keys must be there; text that is cut or broken is judged by its
         # beginning.
         has_both_keys = value is not None and {"name", "parameters"} <= value.keys()
@@ -109,14 +104,14 @@ class LlamaJSON(CallDialect):
         arguments: Arguments = None
         if value is not None:
             name, arguments, status, _ = parse_call_object(value, "parameters")
-        elif end >= 0:
+        elif is_closed:
             status = Status.INVALID_JSON
         else:  # after the tag may come code, or the call of a built-in tool
             status = Status.UNCLOSED_BLOCK if inner == stop or text[inner] == "{" else Status.MALFORMED_STRUCTURE
         return call_block(completion, (first, stop), (first, stop), name, arguments, status)
 
     def is_text(self, completion: Completion, at: int) -> bool:
-        """See `CallReader`: an object that is complete, and no call."""
+        """An object that is complete, and no call."""
         first = end_of(_BETWEEN_CALLS, completion.text, at)
         return _json_end(completion.text, first) >= 0 and self._call_at(completion, at) is None
 
@@ -128,7 +123,6 @@ class Llama4JSON(LlamaJSON):
     bare = ("{", "<|python_start|>")
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`."""
         # Only at the turn's beginning, where the family writes it: the text up to `<|python_end|>` is content.
         if completion.find_id("<|python_start|>", start) == start:
             yield Block(start, start + len("<|python_start|>"))
@@ -143,12 +137,12 @@ class MistralList(CallDialect):
     ends = ("}",)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`; the family writes the list's brackets and commas."""
+        """The family writes the list's brackets and commas."""
         # The template applies `tojson` to the function, cuts the last brace, and adds the id, which it does not escape.
         out.model_text(f'{{"name": {to_json(call.name)}, "arguments": {call.json}, "id": "{call.id}"}}', msg)
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`. What is no list after the tag is one malformed call."""
+        """What is no list after the tag is one malformed call."""
         text = completion.text
         while (at := completion.find_id(self.opening, start)) >= 0:
             start = at + len(self.opening)
@@ -164,27 +158,24 @@ class MistralList(CallDialect):
             markup = at
             while text.startswith("{", here, limit):
                 yield Block(markup, here)
-                end = _json_end(text, here, limit)
-                yield _list_item(completion, here, limit if end < 0 else end, is_closed=end >= 0)
-                markup = limit if end < 0 else end
+                value, markup, is_closed = _json_at(completion, here, limit)
+                name, arguments, status, call_id = parse_call_object(value, id_key="id")
+                if value is None:
+                    status = Status.INVALID_JSON if is_closed else Status.UNCLOSED_BLOCK
+                span = here, markup
+                yield call_block(completion, span, span, name, arguments, status, call_id)
                 here = end_of(_BETWEEN_CALLS, text, markup, limit)
             stop = here + 1 if text.startswith("]", here, limit) else max(start, markup)
             yield Block(markup, stop)
             start = stop
 
 
-def _list_item(completion: Completion, start: int, stop: int, *, is_closed: bool) -> Block:
-    """The call of one object in a list."""
-    span = start, stop
-    value, end = json_value_at(completion, start)
-    if not is_closed or end != stop:
-        status = Status.INVALID_JSON if is_closed else Status.UNCLOSED_BLOCK
-        return call_block(completion, span, span, None, None, status)
-    name, arguments, status, call_id = parse_call_object(value, id_key="id")
-    return call_block(completion, span, span, name, arguments, status, call_id)
-
-
-# ---- reading
+def _json_at(completion: Completion, start: int, limit: int) -> tuple[Any, int, bool]:
+    """The object at a character, `None` where it is not valid; where it ends, `limit` if it is not closed; if it is."""
+    end = _json_end(completion.text, start, limit) if completion.text.startswith("{", start) else -1
+    stop = limit if end < 0 else end
+    value, value_end = json_value_at(completion, start)
+    return (value if value_end == stop else None), stop, end >= 0
 
 
 def _json_end(text: str, start: int, limit: int | None = None) -> int:

@@ -34,7 +34,6 @@ class _Listed(CallReader):
     ends = ("}", ")")
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`."""
         while (opened := completion.find(self.opening, start)) >= 0:
             start = opened + len(self.opening)
             for block in self._list(completion, opened):

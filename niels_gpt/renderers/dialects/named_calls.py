@@ -34,7 +34,6 @@ class NamedCalls(SeparateCalls, CallDialect):
     ends = ("[TOOL_CALLS]",)
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         out.model_markup(self.opening, msg)
         out.model_text(call.name, msg)
         if self.ids:
@@ -44,7 +43,7 @@ class NamedCalls(SeparateCalls, CallDialect):
         out.model_text(call.json, msg)
 
     def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
-        """See `SeparateCalls`. A call ends at the next one, or with the completion."""
+        """A call ends at the next one, or with the completion."""
         inner = at + (len(mark) if mark == self.opening else 0)
         stop, _ = completion.first(at + len(mark), (self.opening,))
         head, tag = completion.first(inner, (_ARGUMENTS,), stop)
@@ -81,10 +80,7 @@ class GemmaCalls(SeparateCalls):
     opening, closing = "<|tool_call>", "<tool_call|>"
 
     def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
-        """See `SeparateCalls`.
-
-        It ends at its closing tag, the next opening one, or with the completion.
-        """
+        """It ends at its closing tag, the next opening one, or with the completion."""
         inner = after = at + len(self.opening)
         end, tag = completion.first(inner, (self.closing, self.opening))
         head = _HEAD.match(completion.text, inner, end)

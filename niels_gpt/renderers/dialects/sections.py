@@ -38,12 +38,6 @@ class SectionCalls(CallDialect):
     tags: ClassVar[Section]
     head: ClassVar[re.Pattern[str]]
 
-    def first(
-        self, completion: Completion, start: int, tags: tuple[str, ...], stop: int | None = None
-    ) -> tuple[int, str]:
-        """See `Completion.first`."""
-        return completion.first(start, tags, stop)
-
     @abstractmethod
     def call_at(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
         """The call whose tag is at a character. A malformed one ends before `limit`, where its section does.
@@ -52,10 +46,10 @@ class SectionCalls(CallDialect):
         """
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
-        """See `CallReader`. Text between the calls of a section is content as well."""
+        """Text between the calls of a section is content as well."""
         tags, text = self.tags, completion.text
         while True:
-            at, mark = self.first(completion, start, (tags.opening, tags.call))
+            at, mark = completion.first(start, (tags.opening, tags.call))
             if not mark:
                 return
             start = at + len(mark)
@@ -65,7 +59,7 @@ class SectionCalls(CallDialect):
                     start = block.stop
                 continue
             here = completion.skip_space(start)
-            end, tag = self.first(completion, start, (tags.call, tags.closing, tags.opening))
+            end, tag = completion.first(start, (tags.call, tags.closing, tags.opening))
             if tag != tags.call and (tag == tags.closing or tags.call.startswith(text[here:end])):
                 # A section without a call: one that was cut, or nothing that could be read.
                 status = Status.MALFORMED_STRUCTURE if tag == tags.closing else Status.UNCLOSED_BLOCK
@@ -76,11 +70,11 @@ class SectionCalls(CallDialect):
                 continue
             yield Block(at, start)
             while tag == tags.call:
-                limit, _ = self.first(completion, start, (tags.closing, tags.opening))
+                limit, _ = completion.first(start, (tags.closing, tags.opening))
                 yield (block := self.call_at(completion, end, limit, schemas))
                 start = block.stop
                 # An opening tag ends a section too: a model that forgot to close one begins the next.
-                end, tag = self.first(completion, start, (tags.call, tags.closing, tags.opening))
+                end, tag = completion.first(start, (tags.call, tags.closing, tags.opening))
             start = end
             if tag == tags.closing:
                 start = end + len(tag)
@@ -88,7 +82,7 @@ class SectionCalls(CallDialect):
 
     def _bare_call(self, completion: Completion, at: int, schemas: Schemas) -> Block | None:
         """A call outside of a section; `None` if its tag is text."""
-        limit, _ = self.first(completion, at, (self.tags.closing, self.tags.opening))
+        limit, _ = completion.first(at, (self.tags.closing, self.tags.opening))
         block = self.call_at(completion, at, limit, schemas)
         assert block.call is not None, "a call is read"
         is_cut = block.call.status is Status.UNCLOSED_BLOCK
@@ -98,7 +92,7 @@ class SectionCalls(CallDialect):
 
     def malformed_end(self, completion: Completion, at: int, limit: int) -> tuple[int, int, bool]:
         """For a malformed call at `at`: the end of its inner text, the end of the call, whether it is unclosed."""
-        end, tag = self.first(completion, at + len(self.tags.call), (self.tags.end_call, self.tags.call), limit)
+        end, tag = completion.first(at + len(self.tags.call), (self.tags.end_call, self.tags.call), limit)
         is_closed = tag == self.tags.end_call
         return end, end + (len(tag) if is_closed else 0), not is_closed
 
@@ -126,7 +120,6 @@ class FencedJSON(SectionCalls):
     fence: ClassVar[str] = "```"
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         before, between, after = self.markup
         out.model_markup(self.tags.call + before, msg)
         out.model_text(call.name, msg)
@@ -135,7 +128,6 @@ class FencedJSON(SectionCalls):
         out.model_markup(after + self.tags.end_call, msg)
 
     def call_at(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
-        """See `SectionCalls`."""
         inner = at + len(self.tags.call)
         # Three parts: the head with the name, a JSON value, the fence and the closing tag. The first that is malformed
         # gives up the rest of the call.
@@ -191,7 +183,7 @@ class KimiSection(SectionCalls):
     head = re.compile(r"\s*[\w.:/-]*\s*(?:<\|tool_call_argument_begin\|>|\Z)")
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`; the family gives an id to calls that have none."""
+        """The family gives an id to calls that have none."""
         out.model_markup(self.tags.call, msg)
         out.model_text(call.id, msg)
         out.model_markup(_KIMI_ARGUMENTS, msg)
@@ -199,7 +191,7 @@ class KimiSection(SectionCalls):
         out.model_markup(self.tags.end_call, msg)
 
     def call_at(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
-        """See `SectionCalls`. A call ends where the next one begins if the model has left its closing tag out."""
+        """A call ends where the next one begins if the model has left its closing tag out."""
         inner = at + len(self.tags.call)
         end, stop, unclosed = self.malformed_end(completion, at, limit)
         id_end, tag = completion.first(inner, (_KIMI_ARGUMENTS,), end)
@@ -236,14 +228,12 @@ class MiniMaxSection(SectionCalls):
     head = re.compile(r'[^\n"<>]*(?:"?\Z|">\s*(?:<parameter name="|(?:</?\w* ?\w*)?\Z))')
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         out.model_markup(self.tags.call, msg)
         out.model_text(call.name, msg)
         markup = ('">\n', '<parameter name="', '">', "</parameter>\n")
         out.model_markup(f"{write_arguments(call, out, msg, markup)}{self.tags.end_call}\n", msg)
 
     def call_at(self, completion: Completion, at: int, limit: int, schemas: Schemas) -> Block:
-        """See `SectionCalls`."""
         text, inner, status = completion.text, at + len(self.tags.call), Status.MALFORMED_STRUCTURE
         name, arguments, end = None, dict[str, Any](), inner
         # As far as it can be read: a call that was cut keeps the arguments that are complete. Values may hold the

@@ -31,6 +31,7 @@ _BOUNDS = {
     "array": ("maxItems", "minItems"),
 }
 _FIELD_TYPES: dict[str, type] = {"description": str, "properties": dict, "required": list, "$defs": dict}
+_FIELD_TYPES |= {"enum": list, "anyOf": list}  # which may not be null
 # The TypeScript of each type in a list of types (`"type": ["string", "null"]`).
 _UNION = {"object": "{}", "array": "Array<any>"} | {name: name for name in ("string", "number", "boolean", "null")}
 _UNION["integer"] = "number"
@@ -90,29 +91,22 @@ def _check(schema: Any, where: str) -> None:
     for key, kind in _FIELD_TYPES.items():
         if key in schema:
             _expect(schema, key, kind, where)
-    for key in ("enum", "anyOf"):
-        if key in schema and not isinstance(schema[key], list):
-            raise _wrong(schema[key], f"{where}.{key}", list)
     for name in schema.get("$defs") or {}:
         _expect(schema["$defs"], name, dict, f"{where}.$defs")
-        _check(schema["$defs"][name], f"{where}.$defs.{name}")
-    for name, spec in (schema.get("properties") or {}).items():
-        _check(spec, f"{where}.properties.{name}")
-    for number, spec in enumerate(schema.get("anyOf", ())):
-        _check(spec, f"{where}.anyOf[{number}]")
-    for key in ("items", "additionalProperties"):
-        if key in schema:
-            _check(schema[key], f"{where}.{key}")
+    parts = {f"{key}.{name}": part for key in ("$defs", "properties") for name, part in (schema.get(key) or {}).items()}
+    parts |= {f"anyOf[{number}]": part for number, part in enumerate(schema.get("anyOf", ()))}
+    parts |= {key: schema[key] for key in ("items", "additionalProperties") if key in schema}
+    for place, part in parts.items():
+        _check(part, f"{where}.{place}")
 
 
 def _expect(spec: Schema, key: str, kind: type, where: str) -> None:
-    if spec.get(key) is not None and not isinstance(spec[key], kind):
-        raise _wrong(spec[key], f"{where}.{key}", kind)
-
-
-def _wrong(found: Any, where: str, kind: type) -> MessageError:
-    expected = {"str": "a text", "list": "a list", "dict": "an object"}[kind.__name__]
-    return MessageError("wrong_tools", f"{where} is {shown(found)}; expected {expected}. Repair the tool's JSON schema")
+    found = spec.get(key)
+    if not isinstance(found, kind) and (found is not None or key in ("enum", "anyOf")):
+        expected = {"str": "a text", "list": "a list", "dict": "an object"}[kind.__name__]
+        raise MessageError(
+            "wrong_tools", f"{where}.{key} is {shown(found)}; expected {expected}. Repair the tool's JSON schema"
+        )
 
 
 # Kimi's tokenizer does this in Python; the tests compare with declarations that it has written.

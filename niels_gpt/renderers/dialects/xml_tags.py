@@ -38,7 +38,6 @@ class Pairs(SeparateCalls, CallDialect):
     marks = ("<tool_call>", "<arg_key>", "<arg_value>")
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         after_name, after_key, after_value = self.separators
         out.model_markup(self.opening, msg)
         out.model_text(call.name, msg)
@@ -47,7 +46,6 @@ class Pairs(SeparateCalls, CallDialect):
         out.model_markup(write_arguments(call, out, msg, markup) + self.closing, msg)
 
     def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
-        """See `SeparateCalls`."""
         # The first closing tag ends the call, also within a value: nothing distinguishes it from the call's own.
         end, tag = completion.first(at + len(mark), (self.closing, self.opening))
         if mark != self.opening:
@@ -161,11 +159,9 @@ class FunctionTags(SeparateCalls, CallDialect):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """See `CallReader`."""
         return (self.opening, "<function=")
 
     def write(self, call: Call, out: Emitter, msg: int) -> None:
-        """See `CallDialect`."""
         out.model_markup(self.opening + "\n<function=", msg)
         out.model_text(call.name, msg)
         newline = "\n" if self.newlines else ""
@@ -177,7 +173,7 @@ class FunctionTags(SeparateCalls, CallDialect):
         return str(value) if self.python and isinstance(value, int | float | None) else json_text
 
     def call_at(self, completion: Completion, at: int, mark: str, schemas: Schemas) -> Block | None:
-        """See `SeparateCalls`. A call ends at its closing tag, else at the next call or with the completion."""
+        """A call ends at its closing tag, else at the next call or with the completion."""
         if mark != self.opening:
             return self._bare_function(completion, at, schemas)
         inner = at + len(self.opening)
