@@ -35,10 +35,10 @@ from niels_gpt.store.manifest import (
 )
 from niels_gpt.store.remote import DAMAGED_READS, copy_file, plain_name, read_small
 from niels_gpt.store.retries import in_short, is_refusal
-from niels_gpt.store.schema import INDEX_NAME, MANIFEST_NAME, MASK_NAME, META_NAME, SEGMENTS_NAME, TOKENS_NAME
+from niels_gpt.store.schema import COLUMNS, INDEX_NAME, MANIFEST_NAME, META_NAME, TOKENS_NAME
 from niels_gpt.store.shard_cache import ShardCache, StoredFile, size_of
 
-STREAMED: Final = (TOKENS_NAME, MASK_NAME, SEGMENTS_NAME)
+STREAMED: Final = tuple(column.file for column in COLUMNS.values() if column.per == "token")
 INDEX_THREADS: Final = 8
 MOST_MANIFEST_BYTES: Final = 512 << 20  # they are read into memory before anything of them is known
 MANIFESTS: Final = (MANIFEST_NAME, META_NAME)  # of episodes, of pretraining caches

@@ -25,13 +25,12 @@ from niels_gpt.store.manifest import Manifest
 from niels_gpt.store.masks import SentinelMask
 from niels_gpt.store.published import StreamedDataset
 from niels_gpt.store.schema import (
+    COLUMNS,
     EXAMPLES,
     INDEX_NAME,
     MASK_DTYPES,
     MASK_NAME,
     META_DTYPES,
-    SEGMENT_DTYPES,
-    SEGMENTS_NAME,
     TOKENS_NAME,
 )
 from niels_gpt.store.shard_cache import ShardCache, StoredFile
@@ -39,7 +38,7 @@ from niels_gpt.store.shard_cache import ShardCache, StoredFile
 EPISODE_TOKENS: Final = "<u4"
 
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
-Mask = npt.NDArray[Any] | Computed
+Values = npt.NDArray[Any] | Computed
 Remote = tuple[ShardCache, dict[str, StoredFile]]  # where the files of a shard are stored, and by name which they are
 
 
@@ -59,23 +58,18 @@ class Shard:
     """The columns of one shard as mapped arrays; of a shard in a store, only the index is mapped.
 
     Attributes:
-        tokens: its file of tokens.
-        ids: unsigned integers, shape (tokens,).
+        path: its file of tokens.
         index: where its rows are.
-        mask: uint8 or float32, shape (tokens,); `None` if there is none that can be used. Where sentinels decide, it is
-            a `SentinelMask`, of which slices can be read.
-        no_mask: the reason why `mask` is `None`, else empty.
-        segments: uint8, uint16 or uint32, shape (tokens,), or `None`: changes where another text of a row begins.
+        columns: by the names in `schema.COLUMNS`, those with a value per token, shape (tokens,): always "tokens".
+        no_mask: the reason why there is no "mask" that can be used, else empty.
         images: the images of its rows, or `None`.
-        remote: the files by name, if in a store: then the arrays above are `AbsentArray`.
+        remote: the files by name, if in a store: then the columns are `AbsentArray`.
     """
 
     path: Path
-    tokens: Tokens
     index: Index
-    mask: Mask | None = None
+    columns: Mapping[str, Values]
     no_mask: str = ""
-    segments: npt.NDArray[Any] | None = None
     images: ImageIndex | None = None
     remote: Remote | None = None
 
@@ -83,6 +77,21 @@ class Shard:
     def folder(self) -> Path:
         """The directory of its files."""
         return self.path.parent
+
+    @property
+    def tokens(self) -> Tokens:
+        """The ids, unsigned integers."""
+        return cast("Tokens", self.columns["tokens"])
+
+    @property
+    def mask(self) -> Values | None:
+        """The loss weights, uint8 or float32. Where sentinels decide, a `SentinelMask`, of which slices can be read."""
+        return self.columns.get("mask")
+
+    @property
+    def segments(self) -> npt.NDArray[Any] | None:
+        """Numbers, uint8, uint16 or uint32, that change where another text of a row begins."""
+        return cast("npt.NDArray[Any] | None", self.columns.get("segments"))
 
     def mapped(self) -> Shard:
         """A shard with mapped arrays; where they are in a store, they are downloaded, unless they are in the cache.
@@ -93,12 +102,9 @@ class Shard:
         if self.remote is None:
             return self
         cache, files = self.remote
-        mask, segments = self.mask, self.segments
+        names = {name: COLUMNS[name].file for name in self.columns} | {"tokens": self.path.name}
         return replace(
-            self,
-            tokens=cache.mapped(files[self.path.name], self.tokens.dtype),
-            mask=None if mask is None else cache.mapped(files[MASK_NAME], mask.dtype),
-            segments=None if segments is None else cache.mapped(files[SEGMENTS_NAME], segments.dtype),
+            self, columns={name: cache.mapped(files[names[name]], found.dtype) for name, found in self.columns.items()}
         )
 
     @property
@@ -112,7 +118,7 @@ class Shard:
         mask = None if self.mask is None else str(self.mask.dtype)
         yield json.dumps([len(self.tokens), len(self.index), mask]).encode()
         yield from self.index.sample()
-        for values in (self.tokens, self.mask, self.segments):
+        for values in self.columns.values():
             if isinstance(values, np.ndarray):
                 yield from samples(values)
                 release(values)  # the samples' pages would count as memory of this process
@@ -178,21 +184,36 @@ def open_examples(tokens: Path, index: Path, dtype: str, mask: Path | None, spec
     ids = map_tokens(tokens, dtype)
     rows = OffsetIndex(index, len(ids))
     if mask is None:
-        return Shard(tokens, ids, rows, SentinelMask(ids, rows, special))
+        return Shard(tokens, rows, {"tokens": ids, "mask": SentinelMask(ids, rows, special)})
     stored = map_tokens(mask, "|u1")
     if len(stored) != len(ids):
         raise CacheError(
             f"{mask}: {len(stored):,} entries for {len(ids):,} tokens; expected one per token. Build it again"
         )
-    return Shard(tokens, ids, rows, stored)
+    return Shard(tokens, rows, {"tokens": ids, "mask": stored})
 
 
 def _open_episodes(folder: Path, manifest: Manifest | None) -> Shard:
-    tokens = map_tokens(folder / TOKENS_NAME, EPISODE_TOKENS)
-    mask, no_mask = open_mask(folder, len(tokens), manifest)
-    index = EpisodeIndex(folder / INDEX_NAME, len(tokens))
-    segments, images = _open_segments(folder, len(tokens)), open_images(folder, len(index))
-    return Shard(folder / TOKENS_NAME, tokens, index, mask, no_mask, segments, images)
+    columns: dict[str, Values] = {"tokens": map_tokens(folder / TOKENS_NAME, EPISODE_TOKENS)}
+    n = len(columns["tokens"])
+    mask, no_mask = open_mask(folder, n, manifest)
+    columns |= {} if mask is None else {"mask": mask}
+    for name, column in COLUMNS.items():
+        # Unlike a mask that cannot be used, another wrong column is an error, as is a dead link: without segment ids
+        # texts would see each other silently.
+        if column.per == "token" and name not in ("tokens", "mask") and os.path.lexists(folder / column.file):
+            columns[name] = _map_column(folder / column.file, n, column.dtypes)
+    index = EpisodeIndex(folder / INDEX_NAME, n)
+    return Shard(folder / TOKENS_NAME, index, columns, no_mask, open_images(folder, len(index)))
+
+
+def _map_column(path: Path, n: int, dtypes: Mapping[str, Any]) -> npt.NDArray[Any]:
+    with storage_errors("reading", path):
+        size = path.stat().st_size
+    if (dtype := _fitting(size, n, list(dtypes.values()))) is not None:
+        return map_tokens(path, dtype)
+    sizes = ", ".join(f"{np.dtype(dtype).itemsize * n:,} ({name})" for name, dtype in dtypes.items())
+    raise CacheError(f"{path}: {size:,} bytes for {n:,} tokens; expected {sizes}. Copy it again, or build it again")
 
 
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
@@ -220,22 +241,6 @@ def _fitting(size: int | None, n: int, dtypes: list[str]) -> str | None:
     return next((dtype for dtype in dtypes if size == n * np.dtype(dtype).itemsize), None)
 
 
-def _open_segments(folder: Path, n_tokens: int) -> npt.NDArray[Any] | None:
-    path = folder / SEGMENTS_NAME
-    if not os.path.lexists(path):
-        return None
-    # Unlike a mask that cannot be used, wrong segment ids are an error, as is a dead link: without them texts would see
-    # each other silently.
-    with storage_errors("reading", path):
-        size = path.stat().st_size
-    if (dtype := _fitting(size, n_tokens, list(SEGMENT_DTYPES.values()))) is not None:
-        return map_tokens(path, dtype)
-    raise CacheError(
-        f"{path}: {size:,} bytes for {n_tokens:,} tokens; expected {n_tokens:,} (uint8), {2 * n_tokens:,} (uint16) or "
-        f"{4 * n_tokens:,} (uint32). Copy it again, or remove it if the texts of an episode need not be separated"
-    )
-
-
 def _stream_files(meta: Manifest, split: str) -> list[str]:
     # Those of the manifest: a file beside them, such as one of an earlier build, is not part of the cache.
     return sorted(name for name in meta["files"] if name.startswith(f"{split}/shard_") and name.endswith(".bin"))
@@ -243,7 +248,8 @@ def _stream_files(meta: Manifest, split: str) -> list[str]:
 
 def _stream_shard(path: Path, tokens: Tokens, window: int, remote: Remote | None) -> Shard:
     index = WindowIndex(path, len(tokens), window)
-    return Shard(path, tokens, index, None, "a pretraining cache, in which every token is trained", remote=remote)
+    why = "a pretraining cache, in which every token is trained"
+    return Shard(path, index, {"tokens": tokens}, why, remote=remote)
 
 
 # ---- in a store
@@ -275,17 +281,11 @@ def _remote_episodes(dataset: StreamedDataset, folder: Path, files: dict[str, St
     n = sizes[TOKENS_NAME] // np.dtype(EPISODE_TOKENS).itemsize
     index = EpisodeIndex(folder / INDEX_NAME, n)
 
-    def absent(dtype: str | None) -> Any:
-        return None if dtype is None else AbsentArray(n, np.dtype(dtype))
-
-    mask = absent(_fitting(sizes.get(MASK_NAME), n, _mask_dtypes(manifest)))
-    return Shard(
-        path=folder / TOKENS_NAME,
-        tokens=absent(EPISODE_TOKENS),
-        index=index,
-        mask=mask,
-        no_mask="" if mask is not None else f"{dataset.url}: {MASK_NAME} missing, or not as long as the tokens",
-        segments=absent(_fitting(sizes.get(SEGMENTS_NAME), n, list(SEGMENT_DTYPES.values()))),
-        images=open_images(folder, len(index)),
-        remote=(dataset.cache, files),
-    )
+    columns: dict[str, Any] = {"tokens": AbsentArray(n, np.dtype(EPISODE_TOKENS))}
+    for name, column in COLUMNS.items():
+        dtypes = _mask_dtypes(manifest) if name == "mask" else list(column.dtypes.values())
+        if name not in columns and (dtype := _fitting(sizes.get(column.file), n, dtypes)) is not None:
+            columns[name] = AbsentArray(n, np.dtype(dtype))
+    no_mask = "" if "mask" in columns else f"{dataset.url}: {MASK_NAME} missing, or not as long as the tokens"
+    images = open_images(folder, len(index))
+    return Shard(folder / TOKENS_NAME, index, columns, no_mask, images, (dataset.cache, files))
