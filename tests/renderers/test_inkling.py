@@ -1,4 +1,4 @@
-"""Inkling's messages: what is written, what is supplied and what is the model's own, what is read."""
+"""Inkling's options, bridges and what is read; golden texts show what it writes."""
 
 from __future__ import annotations
 
@@ -17,40 +17,24 @@ EFFORT = f"<|message_system|><|content_text|>Thinking effort level: 0.9{END}"
 ASKED = f"<|message_user|><|content_text|>hello{END}"
 
 
-def marked(renderer: Any, messages: Any, **more: Any) -> str:
-    """The text, what the model samples in ⟦ and ⟧."""
-    pieces = renderer.emit(messages, **more).pieces()
-    return "".join(f"⟦{piece.text}⟧" if piece.sampled else piece.text for piece in pieces).replace("⟧⟦", "")
-
-
 def read(text: str, *, stopped: bool = True) -> Any:
     renderer = family("inkling")
     ids = renderer.encoder.encode_pieces([text + STOP * stopped], [True])[0]
     return renderer.parse_response(list(map(int, ids)))
 
 
-def test_a_turn_of_reasoning_a_text_and_calls() -> None:
-    calls = [
-        call("get", 0),
-        call("put", 1) | {"function": {"name": "put", "arguments": {"b": {"z": 1, "a": "é"}, "a": 2.0}}},
-    ]
+def test_a_turn_is_read_with_and_without_its_header() -> None:
     said = (
         f"<|content_thinking|>hm{END}{MODEL}<|content_text|>hi{END}"
         f'{MODEL}get<|content_invoke_tool_json|>{{"name":"get","args":{{"city":"x"}}}}{END}'
-        f'{MODEL}put<|content_invoke_tool_json|>{{"name":"put","args":{{"a":2.0,"b":{{"a":"é","z":1}}}}}}{END}{STOP}'
+        f'{MODEL}put<|content_invoke_tool_json|>{{"name":"put","args":{{"a":2.0}}}}{END}{STOP}'
     )
-    chat = [user(), assistant("hi", reasoning_content="hm", tool_calls=calls)]
-    assert marked(family("inkling"), chat) == f"{EFFORT}{ASKED}{MODEL}⟦{said}⟧"
-    assert marked(family("inkling", sampled_header=True), chat) == f"{EFFORT}{ASKED}⟦{MODEL}{said}⟧"
-    for option, prompt in ((False, MODEL), (True, "")):
-        renderer = family("inkling", sampled_header=option)
-        assert renderer.text([user()], add_generation_prompt=True) == EFFORT + ASKED + prompt
-    for completion in (said, MODEL + said):  # the header too, where the model writes it
+    for completion in (said, MODEL + said):
         parsed = read(completion)
         assert (parsed.reasoning_content, parsed.content) == ("hm", "hi")
         assert [(each.name, each.arguments) for each in parsed.tool_calls] == [
             ("get", {"city": "x"}),
-            ("put", {"a": 2.0, "b": {"a": "é", "z": 1}}),
+            ("put", {"a": 2.0}),
         ]
 
 

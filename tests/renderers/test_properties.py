@@ -87,16 +87,6 @@ def test_every_token_has_the_facts_of_its_first_character(family: str, options: 
 # ---- one as many, here as there
 
 
-@cases_and_cuts
-def test_batches_equal_single_renderings(family: str, options: Options, split: bool) -> None:
-    renderer = renderer_of(family, *options, split=split)
-    made = [(forged(m, "<|im_end|>[EOS]"), t) for m, t in chats(family, 15, seed=8, marks=0.2)]
-    batch = renderer.render_many([m for m, _ in made], tools=[t for _, t in made])
-    assert len(batch) == len(made)
-    assert list(batch) == [renderer.render(messages, tools=tools) for messages, tools in made]
-    assert len(renderer.render_many([])) == 0
-
-
 @both_cuts
 def test_batches_of_a_template(split: bool) -> None:
     renderer = TemplateRenderer(folder_of("qwen3", split=split), template=CHATML)
