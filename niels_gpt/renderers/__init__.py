@@ -1,35 +1,7 @@
 """Renderers: conversations to token ids, with the message that every token came from.
 
-::
-
-    registry.py       which renderer for which model: `create_renderer`;  known_models.py: names on the hub
-    automatic.py      what "auto" means for a tokenizer
-    options.py        options that all families have, and their checks;  configs.py: config classes in one place
-    types.py          what renderers return: `RenderedTokens`, `RenderedBatch`, ...;  kinds.py: what each token is
-    protocol.py       what every renderer can do: `Renderer`
-    loss.py           which tokens are trained: `LossOn`;  masks.py: weights and training samples
-    display.py        how a rendering is shown in a terminal and a notebook
-
-    base_renderer.py  `BaseRenderer`: rendering and reading, the same for families and templates. Start reading here
-    family.py         `Family`: what all grammars share
-    families/         one file per model family: its grammar and its options; all_families.py: the list of them
-    conversation.py   what a grammar reads;  emitter.py: what it writes on
-    encode.py         emitters to ids and facts
-    completions/      what models sampled: reasoning, content, calls, at once or while they are sampled
-    dialects/         how tool calls and tool declarations are written and read
-    bridges.py        the prompt of the next turn, after ids that were sampled
-    images/           images in messages;  image_family.py: what families with images share
-    notes.py          texts that a format has no place for: listed, and refused or counted (`on_unwritten`)
-    left_out.py       what a grammar leaves out
-    refusals.py       what a grammar refuses
-    round_trip.py     whether a rendering gives its conversation again
-    parsers.py        how completions of models that are rendered by template are read
-
-    template/         `TemplateRenderer`: any Jinja chat template, with attribution
-
-    client.py         completions from an inference server;  server_answers.py: what it answers
-    pool.py           one renderer for many threads, with the interface of a pool
-    base.py           the public names in one module, as in the `renderers` package;  default.py: `DefaultRenderer`
+`docs/architecture.md` lists the modules by floors, and follows a conversation through them. Start reading with
+`base_renderer.py`, which families and templates share; then `family.py` and one of `families/`, or `template/`.
 
 `base`, `client`, `configs`, `default` and `parsers` are named as in the `renderers` package; the classes of families
 come from here: `from niels_gpt.renderers import Qwen3Renderer`.

@@ -2,16 +2,7 @@
 
 A subclass writes a conversation on an emitter (`emit`), which becomes ids in one place (`encode.py`). What a model
 samples is read by a `Reader` (`completions/reading.py`) with the format's dialect: at once (`parse_response`), or as it
-comes (`stream`)::
-
-    parser = renderer.stream(prompt_ids)
-    for ids in chunks:                       any division of the completion into chunks
-        for event in parser.feed(ids):       events are listed in `completions/parsed.py`
-            ...
-    parser.finish()                          the last events, of a completion without a stop
-    parser.result()                          what `parse_response` gives for all ids
-
-Nothing is reported before it is certain, and nothing is taken back. The work for each token is constant, on average.
+comes (`stream`), where nothing is reported before it is certain.
 """
 
 from __future__ import annotations

@@ -80,7 +80,6 @@ class ConversationView:
         self.messages = read
         self.tools = tools_of(tools)
         self.has_generation_prompt, self.as_produced, self.is_extension = False, False, after_call
-        self._last_query = -1  # -1: not computed yet
 
     def _changed(self, code: str, adapted: tuple[Sequence[Message], int]) -> Sequence[Message]:
         messages, count = adapted
@@ -175,19 +174,17 @@ class ConversationView:
         # Roles U A U A: reversed, the first user is at 1, and 4 - 1 - 1 = 2.
         return len(self.roles) - 1 - self.roles[::-1].index("user") if "user" in self.roles else -1
 
-    @property
+    @cached_property
     def last_query(self) -> int:
         """The last user message that is not a tool result between tags; the last message if there is none.
 
         Formats that write tool results into user turns distinguish the two this way.
         """
         # From the end, as the templates do; in most conversations the last user message is one already.
-        if self._last_query < 0:
-            at = last = len(self.roles) - 1
-            while at >= 0 and not (self.roles[at] == "user" and not is_tool_result(self.text(at))):
-                at -= 1
-            self._last_query = at if at >= 0 else last
-        return self._last_query
+        at = last = len(self.roles) - 1
+        while at >= 0 and not (self.roles[at] == "user" and not is_tool_result(self.text(at))):
+            at -= 1
+        return at if at >= 0 else last
 
     @cached_property
     def last_answer(self) -> int:

@@ -1,17 +1,10 @@
 """`Emitter`: collects the pieces of one conversation: texts, each with its message and its kind. Grammars write on it.
 
-A piece is a run of characters with one origin. Each method of `Emitter` writes one kind (`kinds.py`), or several::
+A piece is a run of characters with one origin, its kind that of the method that writes it (table in `kinds.py`)::
 
-    method             kind         written by         example
-    scaffold           TEMPLATE     the template       <|im_start|>user
-    untrusted_label    LABEL        caller, in markup  a tool's name in a header
-    content            CONTEXT      the caller         What is 2 + 2?
-    image              IMAGE        the caller         an image's placeholder
-    model_text         REPLY        the model          It is 4.
-    reasoning          REASONING    the model          2 and 2 make 4.
-    model_markup       MARKUP       the model          </think>
-    stop               STOP         the model          <|im_end|>
-    trained_opener     OPENER       the template       GLM's <|user|>, which ends the turn before
+    scaffold        TEMPLATE    untrusted_label  LABEL    model_text    REPLY        stop            STOP
+    content         CONTEXT     image            IMAGE    reasoning     REASONING    trained_opener  OPENER
+    model_markup    MARKUP
 """
 
 from __future__ import annotations
@@ -98,24 +91,21 @@ class Emitter:
 
     def model_text(self, text: str, msg: int) -> None:
         """Content of a message that the model writes."""
-        if self.prefill:
-            text = self._after_prefill(text, msg)
-        self.texts.append(text)
-        self.facts.append(msg << 4 | _REPLY)
+        self._written(text, msg, _REPLY)
 
     def reasoning(self, text: str, msg: int) -> None:
         """Reasoning that the model writes, without the tags around it."""
-        if self.prefill:
-            text = self._after_prefill(text, msg)
-        self.texts.append(text)
-        self.facts.append(msg << 4 | _REASONING)
+        self._written(text, msg, _REASONING)
 
     def model_markup(self, text: str, msg: int) -> None:
         """Markup that the model writes within its turn: tags, control tokens between channels."""
+        self._written(text, msg, _MARKUP)
+
+    def _written(self, text: str, msg: int, kind: int) -> None:
         if self.prefill:
             text = self._after_prefill(text, msg)
         self.texts.append(text)
-        self.facts.append(msg << 4 | _MARKUP)
+        self.facts.append(msg << 4 | kind)
 
     def stop(self, text: str, msg: int) -> None:
         """What ends the model's turn."""
@@ -126,11 +116,6 @@ class Emitter:
         """The opener of message `msg`, which is the stop of the model's turn before it (GLM)."""
         self.texts.append(text)
         self.facts.append(msg << 4 | _OPENER)
-
-    def piece(self, text: str, msg: int, kind: int) -> None:
-        """A text of any kind."""
-        self.texts.append(text)
-        self.facts.append(msg << 4 | kind)
 
     # ---- several pieces
 
@@ -166,25 +151,21 @@ class Emitter:
 
     def model_block(self, opening: str, text: str, closing: str, msg: int) -> None:
         """A text between two tags, all written by the model: a call, a channel."""
-        if self.prefill:
-            self.model_markup(opening, msg)
-            self.model_text(text, msg)
-            self.model_markup(closing, msg)
-            return
-        owner = msg << 4
-        self.texts += (opening, text, closing)
-        self.facts += (owner | _MARKUP, owner | _REPLY, owner | _MARKUP)
+        self._block(opening, text, closing, msg, _REPLY)
 
     def reasoning_block(self, opening: str, text: str, closing: str, msg: int) -> None:
         """Reasoning between two tags, all written by the model."""
+        self._block(opening, text, closing, msg, _REASONING)
+
+    def _block(self, opening: str, text: str, closing: str, msg: int, kind: int) -> None:
         if self.prefill:
-            self.model_markup(opening, msg)
-            self.reasoning(text, msg)
-            self.model_markup(closing, msg)
+            self._written(opening, msg, _MARKUP)
+            self._written(text, msg, kind)
+            self._written(closing, msg, _MARKUP)
             return
         owner = msg << 4
         self.texts += (opening, text, closing)
-        self.facts += (owner | _MARKUP, owner | _REASONING, owner | _MARKUP)
+        self.facts += (owner | _MARKUP, owner | kind, owner | _MARKUP)
 
     def image(self, before: str, token: str, after: str, msg: int, process: Callable[[], ProcessedImage]) -> None:
         """An image: what opens it, the one placeholder that `encode.py` repeats (content), and what closes it."""

@@ -1,18 +1,7 @@
 """`Family`: what renderers by grammar share. Subclasses in `families/` write one model family's format.
 
-A conversation becomes ids in these steps, in this order::
-
-    BaseRenderer.render      base_renderer.py  the public call
-      Family.emit            family.py         builds the view and calls the grammar's hooks, message by message
-        ConversationView     conversation.py   checks and normalises messages and tools
-        user, assistant, ..  families/*.py     the hooks: each writes one message on the emitter
-          Emitter.content .. emitter.py        collects pieces of text, each with its facts
-      encode_one             encode.py         all pieces at once become ids; every token gets the facts of its piece
-        encode_strings       tokenizer/        joins the text, encodes it, proves which piece each token is from
-
-`render_many` takes the same steps: `render_conversations` (`encode.py`) calls `emit` for each conversation, and
-`encode` for each block of them. Completions are read by `BaseRenderer` too, with the family's dialect of tool calls
-(`dialects/`); `bridge_to_next_turn` continues them.
+`docs/architecture.md` follows a conversation through these files. Completions are read by `BaseRenderer`, with the
+family's dialect of tool calls (`dialects/`); `bridge_to_next_turn` continues them.
 """
 
 from __future__ import annotations
@@ -275,10 +264,14 @@ class Family(BaseRenderer):
         note_left_out(view, out, declares_tools=takes_tools, has_place=self._has_place_for_reasoning)
         return out
 
-    def _written(self, messages: Messages, tools: Any, add_generation_prompt: bool) -> tuple[ConversationView, Emitter]:
-        view = ConversationView(
-            messages, self.roles, self.name, tools, parts=self.parts, names_in_ids=self.names_in_ids
+    def _view(self, messages: Messages, tools: Any, *, after_call: bool = False) -> ConversationView:
+        parts, names_in_ids = self.parts, self.names_in_ids
+        return ConversationView(
+            messages, self.roles, self.name, tools, after_call=after_call, parts=parts, names_in_ids=names_in_ids
         )
+
+    def _written(self, messages: Messages, tools: Any, add_generation_prompt: bool) -> tuple[ConversationView, Emitter]:
+        view = self._view(messages, tools)
         view.has_generation_prompt = add_generation_prompt
         view.as_produced = self._is_producing and not add_generation_prompt
         special_tokens = self.config.special_tokens_in_content
@@ -413,15 +406,7 @@ class Family(BaseRenderer):
 
     def _emit_extension(self, messages: Sequence[Message], tools: Any, image_count: int) -> Emitter:
         """New messages and the generation prompt, without what `begin` writes."""
-        view = ConversationView(
-            messages,
-            self.roles,
-            self.name,
-            tools,
-            after_call=True,
-            parts=self.parts,
-            names_in_ids=self.names_in_ids,
-        )
+        view = self._view(messages, tools, after_call=True)
         special_tokens = self.config.special_tokens_in_content
         out = Emitter(messages, parse_content=special_tokens == "parse")
         out.image_count = image_count

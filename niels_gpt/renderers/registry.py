@@ -1,15 +1,7 @@
 """Every renderer, and the functions that make one.
 
-::
-
-    FAMILIES              renderer name -> class (`families/all_families.py`, where a new family is registered)
-    RENDERER_REGISTRY     the same with "default" and "template": its name in the `renderers` package
-    MODEL_RENDERER_MAP    exact hub name -> renderer name (`automatic.py`)
-    TEMPLATE_FAMILIES     families that are rendered through their chat template (`template/known.py`)
-    create_renderer       a renderer by name, by config, or by the tokenizer's hub name ("auto")
-    config_of             a config by its fields, of which `name` chooses the class
-    automatic_renderer    what "auto" means for a tokenizer (`automatic.py`)
-    RendererOptions       the options of a command line, and the renderer that they name
+`create_renderer` takes what programs name, `RendererOptions` what a command line does. "auto" is decided in
+`automatic.py`; a new family is registered in `families/all_families.py`, one by template in `template/known.py`.
 """
 
 from __future__ import annotations
