@@ -110,7 +110,7 @@ class _NullFilter:
         # A call, its function, or a result: what has a name may be described by the tool of this name.
         name = node.get("name")
         schema = self.schemas.get(name) if isinstance(name, str) else None
-        result = {}
+        result: dict[str, Any] = {}
         for key, value in node.items():
             if value is None:
                 if key == "arguments" and isinstance(name, str):  # a call without arguments; without the key it is none

@@ -191,7 +191,8 @@ def test_a_content_that_the_template_rewrites_is_reported(written: str) -> None:
         "{% for m in messages %}<|im_start|>{{ WRITTEN }}<|im_end|>{% endfor %}".replace("WRITTEN", written)
     )
     found = renderer.render([{"role": "user", "content": "hello world"}]).attribution
-    assert found == "partial: the template changes the contents: with other letters it writes another text"
+    changed = "partial: the template changes the contents: with other letters it writes another text"
+    assert found == f"{changed}; changed or left out: content of message 0"
 
 
 # ---- refusals

@@ -434,10 +434,13 @@ class Attributor:
         out.attribution = f"partial: {uncertain or problem}" if problem or uncertain else "full"
         if seen is not None:
             out.notes = self._notes("oracle", messages, tools, seen)
-        elif out.attribution == "full":
+        else:
             out.notes = searched_notes("oracle", messages, text, self._writes_reasoning)
-        else:  # the template may have changed every text
-            out.notes = _ALL_WRITTEN["oracle"]
+            absent = (*out.notes.unwritten, *out.notes.by_format)
+            if out.attribution != "full" and absent:  # it cannot be known which
+                out.notes, first = _ALL_WRITTEN["oracle"], absent[0]
+                more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
+                out.attribution += f"; changed or left out: {first.field} of message {first.message}{more}"
         return out
 
     def _tokens_of_texts(self, messages: list[Message], tools: Any, gen: bool, text: str) -> set[str]:
