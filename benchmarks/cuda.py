@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from benchmarks.episodes import EPISODES, OF_A_BATCH, OF_A_PACKED_BATCH, open_loader, write_episodes
 from benchmarks.pairs import Result, measure
-from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch import Batch
 from niels_gpt.format.attention import block_diagonal_mask, segment_mask_mod
 
 B, T = 8, 4096
@@ -80,7 +80,7 @@ def _attention(dataset: Path) -> list[Result]:
     )
 
 
-def attention_of(batch: EpisodeBatch) -> dict[str, Attend]:
+def attention_of(batch: Batch) -> dict[str, Attend]:
     """Attention of a packed batch on the device, by each kernel that this version of torch has.
 
     Returns:
@@ -160,7 +160,7 @@ def _steps(dataset: Path) -> list[Result]:
     direct, ahead = (open_loader(dataset, B, T, packing=True, too_long="head", device="cuda") for _ in range(2))
     there = direct.next_batch()
 
-    def step(batch: EpisodeBatch) -> float:
+    def step(batch: Batch) -> float:
         assert batch.segment_ids is not None
         mask = block_diagonal_mask(batch.segment_ids)
         with torch.autocast("cuda", torch.bfloat16):

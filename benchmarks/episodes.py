@@ -20,7 +20,7 @@ from benchmarks import inputs
 from benchmarks.pairs import Result, measure
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.build import pack_episodes
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import every_row
 from niels_gpt.store.schema import INDEX_NAME, MASK_NAME, SEGMENTS_NAME, TOKENS_NAME
 

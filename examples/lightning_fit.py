@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes import EpisodeBatch, GPTEpisodeDataLoader
+from niels_gpt.episodes import Batch, GPTEpisodeDataLoader
 from niels_gpt.trainers.lightning import EpisodeDataModule
 
 
@@ -28,7 +28,7 @@ class Model(lightning.LightningModule):
         vocab_size = self.trainer.datamodule.episodes.vocab_size or 2**17
         self.net = torch.nn.Sequential(torch.nn.Embedding(vocab_size, 32), torch.nn.Linear(32, vocab_size))
 
-    def training_step(self, batch: EpisodeBatch, number: int) -> torch.Tensor:
+    def training_step(self, batch: Batch, number: int) -> torch.Tensor:
         losses = torch.nn.functional.cross_entropy(self.net(batch.x).flatten(0, 1), batch.y.flatten(), reduction="none")
         # Ranks average their gradients: the right loss is a sum over all of them, divided by what all of them train.
         trained = torch.tensor(batch.mask_sum)

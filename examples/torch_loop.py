@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes import EpisodeBatch, GPTEpisodeDataLoader
+from niels_gpt.episodes import Batch, GPTEpisodeDataLoader
 from niels_gpt.trainers.steps import windows
 
 
@@ -29,12 +29,12 @@ class Model(torch.nn.Module):
         return self.head(self.embed(x))
 
 
-def token_losses(model: Model, batch: EpisodeBatch) -> torch.Tensor:
+def token_losses(model: Model, batch: Batch) -> torch.Tensor:
     """One loss per target; `windows` weighs and divides them."""
     return torch.nn.functional.cross_entropy(model(batch.x).flatten(0, 1), batch.y.flatten(), reduction="none")
 
 
-def endless(loader: GPTEpisodeDataLoader) -> Iterator[EpisodeBatch]:
+def endless(loader: GPTEpisodeDataLoader) -> Iterator[Batch]:
     """Batches from where the loader stands, epoch after epoch."""
     while True:
         yield loader.next_batch()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from niels_gpt.builds.sample_encoder import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
-    from niels_gpt.episodes.iterate import Loader
+    from niels_gpt.episodes.loader import Loader
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.export.tokenize import Tokenize
     from niels_gpt.messages import Messages
@@ -181,7 +181,7 @@ def loader(
             pretraining caches of `WindowLoader`.
 
     Returns:
-        An iterable of `EpisodeBatch` or `PreferenceBatch`, with `state_dict` and `load_state_dict`.
+        A `Loader`, iterated over for `Batch` or `PreferenceBatch`, with `state_dict`, `load_state_dict` and more.
 
     Raises:
         CacheError: no such dataset. UsageError: a number out of range, no pad id, a batch larger than an epoch,
@@ -190,23 +190,22 @@ def loader(
     More: `niels_gpt.episodes.GPTEpisodeDataLoader`, `niels_gpt.episodes.WindowLoader`,
     `niels_gpt.preferences.PreferenceLoader`.
     """
-    from niels_gpt.loaders import LoaderRequest, loader_of
+    from niels_gpt.loaders import loader_of
 
-    asked = LoaderRequest(
-        path=path,
-        batch_size=batch_size,
-        sequence_length=sequence_length,
-        packing=packing,
-        seed=seed,
-        shuffle=shuffle,
-        sampling=sampling,
-        pad_token_id=pad_token_id,
-        device=device,
-        cache_dir=cache_dir,
-        cache_bytes=cache_bytes,
-        options=options,
-    )
-    return loader_of(asked).as_dataloader(split, epochs=epochs, num_workers=num_workers)
+    asked = {
+        "batch_size": batch_size,
+        "sequence_length": sequence_length,
+        "packing": packing,
+        "seed": seed,
+        "shuffle": shuffle,
+        "sampling": sampling,
+        "pad_token_id": pad_token_id,
+        "device": device,
+        "cache_dir": cache_dir,
+        "cache_bytes": cache_bytes,
+    }
+    found = loader_of(path, asked, options)
+    return found.as_dataloader(split, epochs=epochs, num_workers=num_workers)
 
 
 @with_extras_named

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from benchmarks.cuda import Attend, attention_of
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from tests.episodes.made import loader, write_split
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -45,19 +45,19 @@ def opened(dataset: Path, device: str, *, packing: bool) -> GPTEpisodeDataLoader
     return found
 
 
-def with_workers(opened: GPTEpisodeDataLoader) -> Iterator[EpisodeBatch]:
+def with_workers(opened: GPTEpisodeDataLoader) -> Iterator[Batch]:
     for batch in opened.as_dataloader(epochs=None, num_workers=2, pin_memory=True, multiprocessing_context="spawn"):
         yield batch.to("cuda")
 
 
-WAYS: dict[str, Callable[[GPTEpisodeDataLoader], Iterator[EpisodeBatch]]] = {
+WAYS: dict[str, Callable[[GPTEpisodeDataLoader], Iterator[Batch]]] = {
     "next_batch": lambda opened: iter(opened.next_batch, None),
     "prefetch": lambda opened: opened.prefetch(depth=3),
     "workers": with_workers,
 }
 
 
-def assert_equal(on_gpu: EpisodeBatch, on_cpu: EpisodeBatch) -> None:
+def assert_equal(on_gpu: Batch, on_cpu: Batch) -> None:
     tensors, wanted = on_gpu.tensors(), on_cpu.tensors()
     assert tensors.keys() == wanted.keys()
     for name, tensor in tensors.items():
@@ -107,7 +107,7 @@ def test_windows_are_those_of_the_cpu(tmp_path: Path) -> None:
 class Heads:
     """Queries, keys and values of a packed batch, and what attention over each text alone gives and sends back."""
 
-    def __init__(self, batch: EpisodeBatch, dtype: torch.dtype) -> None:
+    def __init__(self, batch: Batch, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
         self.batch = batch
         shape = (B, HEADS, T, WIDTH)
@@ -184,7 +184,7 @@ def test_packed_losses_of_a_model_are_those_of_its_texts(dataset: Path, conventi
     assert found == pytest.approx(texts, rel=1e-5)
 
 
-def _losses_of_texts(model: Any, batch: EpisodeBatch) -> Iterator[float]:
+def _losses_of_texts(model: Any, batch: Batch) -> Iterator[float]:
     """The summed loss of each text of a batch, which the model reads alone."""
     assert batch.segment_ids is not None
     for x, y, mask, segments in zip(batch.x, batch.y, batch.mask, batch.segment_ids, strict=True):

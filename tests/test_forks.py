@@ -104,7 +104,7 @@ def test_batches_that_another_thread_was_making() -> None:
     """The child, where the thread does not exist, is told at once."""
     found = script(
         """
-        from niels_gpt.episodes.iterate import Prefetch
+        from niels_gpt.episodes.loader import Prefetch
         made = Prefetch.__new__(Prefetch)
         made._process = os.getpid()
         def next_batch():

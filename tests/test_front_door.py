@@ -174,7 +174,7 @@ def test_everything_that_is_returned_shows_itself_in_a_line_or_two(episodes: Pat
     bad = ng.diagnose([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}] * 3, tokenizer=str(tokenizer))
     assert "<table>" in bad._repr_html_()
     batch = next(iter(ng.loader(episodes, pad_token_id=0, batch_size=4, sequence_length=63)))
-    assert repr(batch).startswith("<EpisodeBatch: 4 x 63, ")
+    assert repr(batch).startswith("<Batch: 4 x 63, ")
     shown = [repr(ng.open(episodes)), repr(batch), repr(report), repr(made)]
     assert all(len(text) < 400 and text.count("\n") < 2 for text in shown)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import niels_gpt as ng
 from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
 from niels_gpt.episodes import GPTEpisodeDataLoader
-from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch import Batch
 from niels_gpt.errors import UsageError
 from niels_gpt.format.display import BatchView
 from niels_gpt.token_display import (
@@ -46,7 +46,7 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def batch_of(dataset: Path, *, packing: bool = False, rows: int = 3) -> EpisodeBatch:
+def batch_of(dataset: Path, *, packing: bool = False, rows: int = 3) -> Batch:
     config = {"batch_size": rows, "block_size": 8, "device": "cpu"}
     options = {"pad_token_id": 0, "epoch_shuffle": False, "epoch_drop_last": False, "packing": packing}
     return GPTEpisodeDataLoader(config, dataset_dir=dataset, **options).next_batch()
@@ -106,7 +106,7 @@ def test_print_in_a_real_terminal_is_in_colour(dataset: Path) -> None:
     os.close(terminal)
     shown = os.read(main, 1 << 16).decode()
     os.close(main)
-    for line in ("<EpisodeBatch: 3 x 8", "<episodes dataset ", "<Row 1: 2 tokens, 1 trained>"):
+    for line in ("<Batch: 3 x 8", "<episodes dataset ", "<Row 1: 2 tokens, 1 trained>"):
         assert line in shown
     assert shown.count("\x1b[1;30;42m12 13 \x1b[0m") == 2
     assert shown.count("\x1b[1;30;42m21 \x1b[0m") == 3

@@ -2,14 +2,14 @@
 
 How a batch comes about, with the file that does each step::
 
-    place (epoch, position)                          loader.py, iterate.py     where a split has been read to
-      -> rows of the global batch, cut by rank       order/order.py            7 2 9 4 | 1 8 3 6
-      -> episodes of each row                        packing.py                row 7 holds episodes 12 and 5
-      -> spans: file, start, length                  rows.py, store/split.py   (shard 0, 4096, 300), (shard 0, 17, 211)
-      -> ids and weights, gathered and checked       rows.py                   arrays of (batch_size, block_size + 1)
-      -> EpisodeBatch: x, y, mask, state, ...        batch.py                  tensors of (batch_size, block_size)
+    place (epoch, position)                          loader.py                where a split has been read to
+      -> rows of the global batch, cut by rank       order/order.py           7 2 9 4 | 1 8 3 6
+      -> episodes of each row                        packing.py               row 7 holds episodes 12 and 5
+      -> spans: file, start, length                  rows.py, store/split.py  (shard 0, 4096, 300), (shard 0, 17, 211)
+      -> ids and weights, gathered and checked       rows.py                  arrays of (batch_size, block_size + 1)
+      -> Batch: x, y, mask, state, ...               source.py, batch.py      tensors of (batch_size, block_size)
 
-The first three steps are arithmetic on (seed, epoch, position), so nothing is replayed on resume. A dataset of 10
+All but the last two steps is arithmetic on (seed, epoch, position), so nothing is replayed on resume. A dataset of 10
 episodes, read with batch_size 2 on 2 ranks, hence 4 rows a global batch::
 
     epoch 0      3 0 7 5 | 8 2 9 1 | 6 4         positions 0 to 9; with drop_last the rows 6 4 are left out
@@ -21,16 +21,13 @@ with rows 8 2, then 9 1, because positions count rows, not batches.
 
 The other files::
 
+    loader       `Loader`: batch after batch          episode_loader    what a training script opens
     order/       which rows come when: proportions, mixtures, checkpoint states
-    iterate      batch after batch: torch's DataLoader and its workers, or a thread
     settings     config, keywords, ranks              build     conversations or packed rows -> a dataset
     summary      what a dataset holds, in numbers     writer    arrays -> the files of one split, checked
-    windows      pretraining caches as episodes       stream    windows of a token stream; `make_data_loader`
-    batches      what all sources of batches share    batch_source   batches of episodes, by place
-    split_loader what all loaders share               shard_stream   shards of datasets in a store, when they are needed
+    shard_stream shards of datasets in a store        stream    random windows of a token stream; `make_data_loader`
 
 The files themselves are opened, checked and filtered in `niels_gpt.store`.
-
 The command line is in `niels_gpt.cli.episodes`; docs/episodes.md is for users.
 """
 
@@ -41,31 +38,33 @@ from typing import TYPE_CHECKING
 from niels_gpt.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from niels_gpt.episodes.batch import EpisodeBatch
+    from niels_gpt.episodes.batch import Batch
     from niels_gpt.episodes.build import build_episodes
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader, WindowLoader
+    from niels_gpt.episodes.loader import Loader
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.episodes.stream import GPTDataLoader, make_data_loader
-    from niels_gpt.episodes.windows import WindowLoader
     from niels_gpt.episodes.writer import EpisodeWriter
 
 # Lazy, because building or inspecting a dataset should not import torch, nor a training job what only builders need.
 _MODULES = {
-    "EpisodeBatch": "batch",
+    "Batch": "batch",
     "EpisodeWriter": "writer",
     "GPTDataLoader": "stream",
-    "GPTEpisodeDataLoader": "loader",
+    "GPTEpisodeDataLoader": "episode_loader",
+    "Loader": "loader",
     "Sampling": "order.sampling",
-    "WindowLoader": "windows",
+    "WindowLoader": "episode_loader",
     "build_episodes": "build",
     "make_data_loader": "stream",
 }
 
 __all__ = [
-    "EpisodeBatch",
+    "Batch",
     "EpisodeWriter",
     "GPTDataLoader",
     "GPTEpisodeDataLoader",
+    "Loader",
     "Sampling",
     "WindowLoader",
     "build_episodes",

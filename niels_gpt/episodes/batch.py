@@ -1,10 +1,10 @@
-"""`EpisodeBatch`: what a training step is given, and how it is shown."""
+"""`Batch`: what a training step is given, and how it is shown."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,8 @@ from niels_gpt.token_display import PREVIEW_TOKENS, in_colour, spelling_of, term
 
 
 @dataclass(frozen=True)
-class EpisodeBatch(TensorFields):
-    """One rank's part of a global batch; shapes are (batch_size, block_size).
+class Batch(TensorFields):
+    """One rank's part of a global batch of episodes, packed rows or windows; shapes are (batch_size, block_size).
 
     The right loss over ranks and accumulated batches is the sum of `mask * loss` over all of them, divided once by the
     sum of their `mask_sum`, see `trainers.steps.windows`.
@@ -26,7 +26,8 @@ class EpisodeBatch(TensorFields):
         x, y: int64; `y` are the next tokens, without -100.
         mask: float32, aligned to `y`: 0 on padding, on the first token of every episode, and where the dataset's mask
             is 0.
-        episodes: int64, shape (episodes,): the episodes' numbers in the index, in the order of the rows.
+        episodes: int64, shape (episodes,): the numbers of the episodes (or windows) in the index, in the order of the
+            rows.
         num_trained_tokens: how many targets have a mask above 0.
         mask_sum: the sum of the mask.
         num_tokens: how many tokens are not padding.
@@ -42,12 +43,7 @@ class EpisodeBatch(TensorFields):
             one after the other, in the order of their placeholders; empty where the rows have none.
 
     `show(tokenizer)` prints rows in colour; a notebook shows coloured tokens.
-
-    Class attributes:
-        unit: what `episodes` are called in the summary.
     """
-
-    unit: ClassVar[str] = "episodes"
 
     x: torch.Tensor
     y: torch.Tensor
@@ -70,10 +66,10 @@ class EpisodeBatch(TensorFields):
 
     def _summary(self) -> str:
         rows, length = self.x.shape
-        packed = "" if self.segment_ids is None else ", packed"
+        packed = "" if self.segment_ids is None else f", {len(self.episodes)} episodes packed"
         return (
-            f"{rows} x {length}, {self.num_tokens:,} tokens, {self.num_trained_tokens:,} trained, "
-            f"{len(self.episodes)} {self.unit}{packed}, on {self.x.device}"
+            f"{rows} x {length}, {self.num_tokens:,} tokens, {self.num_trained_tokens:,} trained{packed}, "
+            f"on {self.x.device}"
         )
 
     def view(self, tokenizer: Any = None, *, rows: int | None = None) -> BatchView:
@@ -127,9 +123,3 @@ class EpisodeBatch(TensorFields):
         # They are in a dict, not fields, so `TensorFields` does not find them.
         media = self.media and {name: change(value) for name, value in self.media.items()}
         return replace(super().each(change), media=media)
-
-
-class WindowBatch(EpisodeBatch):
-    """A batch of `WindowLoader`: the same, and `episodes` are the numbers of windows."""
-
-    unit: ClassVar[str] = "windows"

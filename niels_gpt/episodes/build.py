@@ -224,24 +224,13 @@ def _packed_rows(
 ) -> Iterator[tuple[npt.NDArray[Any], ...]]:
     """Ids, lengths of the rows, weights, and each token's text number, for some rows at a time."""
     step = max(1, CHUNK_TOKENS // (block_size + 1))
-    # They need torch, which building episodes does not.
-    from niels_gpt.episodes.batch_source import BatchSource
-    from niels_gpt.episodes.batches import BatchOptions
+    # It needs torch, which building episodes does not.
+    from niels_gpt.episodes.source import Batching, EpisodeSource, RowOptions
 
-    options = BatchOptions(
-        batch_size=1,
-        block_size=block_size,
-        pad_id=0,
-        seed=0,
-        drop_last=False,
-        too_long=too_long,
-        vocab_size=split.vocab_size,
-        rank=0,
-        world_size=1,
-    )
-    batch_source = BatchSource(split, options, every_row(plan.rows, 0, shuffle=False), plan)
+    options = RowOptions(block_size=block_size, pad_id=0, too_long=too_long, vocab_size=split.vocab_size)
+    source = EpisodeSource(split, every_row(plan.rows, 0, shuffle=False), Batching(1), options, plan)
     for start in range(0, plan.rows, step):
-        yield batch_source.flat_rows(np.arange(start, min(plan.rows, start + step)))
+        yield source.flat_rows(np.arange(start, min(plan.rows, start + step)))
 
 
 def _packed_recipe(source: Path, splits: dict[str, IndexedSplit], **options: Any) -> dict[str, Any]:

@@ -1,355 +1,381 @@
-"""`GPTEpisodeDataLoader`: an episodes dataset as batches of one fixed shape, resumable, on any number of ranks.
+"""`Loader`: batch after batch of a dataset's splits, in this process, by a thread, or by workers of torch's DataLoader.
 
-What the constructor does, in this order::
+The places of batches are found in the main process, by arithmetic. Making the batch of a place changes nothing, so any
+process may make any batch, and a state is the place after the last batch that was handed out::
 
-    keywords, config       resolve (settings.py)     -> settings; a keyword wins over the config
-    dataset_dir            open_urls                 -> directories; of a URL, the manifest and the indexes are fetched
-    keywords, mixture      order/sampling.py         -> Sampling: order and proportions of the train split
-    directories            _open_splits              -> IndexedSplit of train and of val: opened, checked and filtered
-    tokenizer, manifests   settings.py               -> vocab_size, pad_token_id
+    Places        (0, 0) (0, 8) (0, 16) ...      where each batch begins; a sampler
+    Source        place -> batch                 a map-style dataset, in this process, in a thread or in workers
+    Reading       the place of the next batch    moves on with every batch that is handed out
 
-What follows for a split when it is first used, so that a packing plan of val costs nothing where only train is read::
-
-    IndexedSplit           _open_batch_source        -> BatchSource: place -> batch, next place
-    BatchSource            iterate.py                -> Reading: the place of the next batch
-
-`next_batch`, `prefetch`, `state_dict` and other ways to read are methods of `SplitLoader` (split_loader.py).
+`load_state_dict` and `seek` act at once: a pass that is under way goes on from the new place.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import copy
+import os
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, Self
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.batch_source import BatchSource, open_batch_source
-from niels_gpt.episodes.batches import BatchOptions
-from niels_gpt.episodes.iterate import Reading
-from niels_gpt.episodes.order.sampling import SHUFFLE_SHARDS, Sampling
-from niels_gpt.episodes.settings import (
-    Dirs,
-    check_tokenizer,
-    ensure_log_output,
-    flag,
-    open_urls,
-    parse_dataset_dirs,
-    ranks,
-    resolve,
-    resolve_pad_id,
-    resolve_vocab_size,
-)
-from niels_gpt.episodes.split_loader import SplitLoader
-from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.fitting import check_policy
-from niels_gpt.ranges import check_flag
+from niels_gpt.episodes.order.states import Place
+from niels_gpt.episodes.source import NO_EPOCHS, B, Source
+from niels_gpt.errors import UsageError
+from niels_gpt.ranges import DEPTH, EPOCHS, NUM_WORKERS
 from niels_gpt.required_torch import torch
-from niels_gpt.store.images import ImageSource
-from niels_gpt.store.kinds import require_plain_episodes, require_rows
 from niels_gpt.store.schema import SPLITS
-from niels_gpt.store.shard_cache import ShardCache
-from niels_gpt.store.split import IndexedSplit, open_split
-
-_log = logging.getLogger("niels_gpt.episodes")
-
-Tensors = tuple[torch.Tensor, ...]
 
 
-class GPTEpisodeDataLoader(SplitLoader[EpisodeBatch]):
-    """Batches of shape `(batch_size, block_size)` from an episodes dataset; no row crosses an episode's end.
+class Places(torch.utils.data.Sampler[Place]):
+    """The sampler of a `DataLoader(source, sampler=places, batch_size=None)`: where each batch of a pass begins.
+
+    A pass begins where the last whole pass ended. `set_epoch` or `load_state_dict` say where the next one begins, for
+    example after a pass that was broken off. torchdata's `StatefulDataLoader` saves and resumes it by itself.
 
     Args:
-        config: a mapping or any object with `batch_size`, `block_size` and `device`. Other fields of `TrainingConfig`,
-            and `vocab_size`, are taken from it too. A keyword wins over the config.
-        tokenizer: its eos id is the pad id if `pad_token_id` is not set; without one, the eos that the dataset's
-            manifest records. If the dataset records its tokenizer, the two must agree.
-        dataset_dir: the directory that holds `train` and `val`; several as a list; or a mixture as a mapping from
-            directory to proportion. A URL names published episodes in a store, whose shards are downloaded as they
-            are needed; these cannot be mixed in proportions.
-        use_loss_mask: return masks if the dataset has them; default yes.
-        sampling: order and proportions in one value, in place of the eight keywords that follow.
-        batch_sampling_mode: "epoch" (default): every episode once an epoch; "random": drawn with replacement.
-        epoch_shuffle, epoch_drop_last, epoch_seed: order of an epoch; with `epoch_drop_last=False` its last batch is
-            filled up with empty rows, which hold padding only. Without masks `get_batch` returns `(x, y)`, in which
-            empty rows are targets like any other; the mask of `next_batch` is 0 on them.
-        weight_by, weights: draw train rows by "type" or "source" (of `episodes.parquet`) or "dataset" in proportion to
-            `weights`. Proportions are exact over an epoch; batches cross the ends of epochs, so that nothing is
-            dropped. Val is never weighted. Exact numbers of rows are the `phases` of a `Sampling`.
-        temperature: in place of `weights`: a group of n rows weighs n ** (1 / temperature); 1 is by size, a large one
-            makes all alike. Without `weight_by`, of the datasets.
-        shuffle_shards: shuffle rows within windows of so many shards, see `Sampling`; default 8 for a URL.
-        pad_token_id: fills rows; padding is known by position, so this may be the id of a real token.
-        episode_min_tokens: shorter episodes are left out.
-        too_long: what becomes of episodes with more than block_size + 1 tokens: "head", "tail", "drop_partial_turn",
-            "skip" or "error"; default "head", and "error" with packing.
-        packing: several whole episodes in a row, by best-fit decreasing; read them with `next_batch`.
-        images: makes arrays of the dataset's images, see `renderers.images.stored.StoredImages`; needed where a dataset
-            has images, whose episodes are never cut (`too_long` is then "error" or "skip", default "error").
-        vocab_size: ids are checked against it; default the config's, the tokenizer's or the dataset's.
-        rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
-        shard_cache: where shards of a URL are stored, a local directory that all processes of the node share.
-
-    If val has fewer rows than a global batch, they are not dropped whatever `epoch_drop_last` is; the log has a
-    warning.
+        place: where the first pass begins.
+        epochs: how many epochs a pass has; `None`: it never ends.
 
     Raises:
-        UsageError: an argument out of range, no pad id, or a batch larger than an epoch with drop_last.
-        CacheError: no such dataset, or files that are missing, short or damaged.
-        StorageError: a store, or the disk of the cache, refused.
-        Mismatch: the dataset was built with another tokenizer.
+        UsageError: `epochs` below 1, or there are no epochs.
     """
 
-    # A rejected completion is an episode, too, but not one to train on; what only shows rows overrides this.
-    reads_preferences: ClassVar[bool] = False
+    def __init__(self, source: Source[Any], place: Place, *, epochs: int | None = None) -> None:
+        self.epochs = None if epochs is None else EPOCHS.whole(epochs)
+        if epochs is not None and source.order.n is None:
+            raise UsageError(f"epochs is {epochs}, but {NO_EPOCHS}; leave it out, or use 'epoch'")
+        self.source, self.place = source, place
 
-    def __init__(
-        self,
-        config: Any,
-        tokenizer: Any | None = None,
-        dataset_dir: Dirs | None = None,
-        *,
-        use_loss_mask: bool | None = None,
-        batch_sampling_mode: str | None = None,
-        epoch_shuffle: bool | None = None,
-        epoch_drop_last: bool | None = None,
-        epoch_seed: int | None = None,
-        pad_token_id: int | None = None,
-        episode_min_tokens: int | None = None,
-        too_long: str | None = None,
-        packing: bool = False,
-        images: ImageSource | None = None,
-        weight_by: str | None = None,
-        weights: Mapping[str, float] | None = None,
-        temperature: float | None = None,
-        vocab_size: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        sampling: Sampling | None = None,
-        shuffle_shards: int | None = None,
-        shard_cache: ShardCache | None = None,
-    ) -> None:
-        # What is `None` was not passed; of these keywords the config then decides.
-        settings: dict[str, Any] = {
-            "use_loss_mask": use_loss_mask,
-            "pad_token_id": pad_token_id,
-            "episode_min_tokens": episode_min_tokens,
-        }
-        # And of these, in whose place a `Sampling` may stand, together with `proportions`.
-        order: dict[str, Any] = {
-            "batch_sampling_mode": batch_sampling_mode,
-            "epoch_shuffle": epoch_shuffle,
-            "epoch_drop_last": epoch_drop_last,
-            "epoch_seed": epoch_seed,
-        }
-        proportions: dict[str, Any] = {
-            "weight_by": weight_by,
-            "weights": weights,
-            "temperature": temperature,
-            "shuffle_shards": shuffle_shards,
-            "phases": None,  # has no keyword of its own
-        }
-        if sampling is not None:
-            keywords = sampling.as_keywords(order | proportions)
-            order, proportions = ({name: keywords[name] for name in names} for names in (order, proportions))
-        self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", settings | order)
-        self.packing = check_flag(packing, "packing")
-        self.device, self._images = self.config.device, images
-        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
-        self._too_long = too_long or ("error" if self.packing else "head")
-        check_policy(self._too_long)
-        self._names, mixture = parse_dataset_dirs(dataset_dir)
-        self._dirs, self._streamed = open_urls(self._names, shard_cache)
-        if self._streamed and proportions["shuffle_shards"] is None:
-            proportions["shuffle_shards"] = SHUFFLE_SHARDS  # to read it all in one order would need all of it here
-        # After the directories, because a mapping of directories is a mixture by dataset.
-        self._sampling = Sampling.of(self.config, mixture, proportions)
-        self.rank, self.world_size = ranks(rank, world_size)
-        self._splits = self._open_splits(too_long)
-        for opened in self._splits.values():
-            check_tokenizer(opened, tokenizer)
-        self.vocab_size = resolve_vocab_size(vocab_size, config, tokenizer, self._splits["train"].vocab_size)
-        self.pad_token_id = resolve_pad_id(
-            self.config.pad_token_id, tokenizer, self._splits["train"].eos_id, self.vocab_size
-        )
-        self._readings: dict[str, Reading[EpisodeBatch]] = {}
-        self._warned = False
-        self._log_splits()
-        if self._splits["train"].shards:
-            self.batch_source("train")  # raises what is wrong now, not at the first step
+    def __iter__(self) -> Iterator[Place]:
+        return _Pass(self)
 
-    def __repr__(self) -> str:
-        """One line: the shape of batches, and the rows of each split."""
-        rows = ", ".join(f"{name} {len(split):,} {split.unit}" for name, split in self._splits.items() if split.shards)
-        packed = ", packed" if self.packing else ""
-        return f"<{type(self).__name__}: batches of {self.batch_size} x {self.block_size}{packed}; {rows or 'no rows'}>"
-
-    def get_batch(self, split: str = "train") -> Tensors:
-        """`(x, y, mask)`, or `(x, y)` without masks, each of shape (batch_size, block_size) on the config's device.
-
-        `x` and `y` are int64, `mask` is float32 and aligned to `y`; padding has mask 0.
+    def set_epoch(self, epoch: int) -> None:
+        """Begin the next pass at the start of an epoch.
 
         Raises:
-            UsageError: no such split, or rows are packed or have images (see `next_batch`).
-            CacheError: the split has no episodes, or bad values.
+            UsageError: no such epoch, or batch_sampling_mode is "random", which has no epochs.
         """
-        if self.packing:
-            raise UsageError(
-                "rows are packed, and (x, y, mask) does not say where episodes begin, so attention would cross them; "
-                "use next_batch(), which carries segment_ids, position_ids and cu_seqlens"
-            )
-        if self._images is not None:
-            raise UsageError(
-                "rows have images, and (x, y, mask) has only their placeholders; use next_batch(), which carries media"
-            )
-        batch = self.next_batch(split)
-        if self.uses_mask(split):
-            return batch.x, batch.y, batch.mask
-        return batch.x, batch.y
+        self.place = self.source.epoch_start(epoch)
 
-    def has_split(self, split: str) -> bool:
-        """Whether the dataset has this split."""
-        return split in self._splits and bool(self._splits[split].shards)
+    def state_dict(self) -> dict[str, Any]:
+        """The place at which the next pass begins."""
+        return self.source.state(self.place)
 
-    def uses_mask(self, split: str = "train") -> bool:
-        """Whether `get_batch` returns masks."""
-        return self.batch_source(split).uses_mask
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin the next pass after a state of a loader or of a batch; raises as a loader's."""
+        self.place = self.source.place(state)
 
-    def batch_source(self, split: str) -> BatchSource:
-        """The split's batches as a pure function of the place."""
-        source = self._reading(split).source
-        # `Reading` serves preferences, too, so its type there is `Batches`.
-        assert isinstance(source, BatchSource)
-        return source
 
-    # ---- a split, when it is first used
+class _Pass(Iterator[Place]):
+    """The places of one pass; its state also says where the pass ends."""
 
-    def _reading(self, split: str) -> Reading[EpisodeBatch]:
-        """The split's batches, opened when they are first used."""
-        if split not in self._splits:
-            raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
+    def __init__(self, places: Places) -> None:
+        self._places, self._source = places, places.source
+        self._place = self._source.begin(places.place)
+        self._until = None if places.epochs is None else self._place.epoch + places.epochs
+
+    def __next__(self) -> Place:
+        place = self._source.begin(self._place)
+        if self._until is not None and place.epoch >= self._until:
+            # Not the start of that epoch: the last batch of a mixture's pass may hold its first rows already.
+            self._places.place = place
+            raise StopIteration
+        self._place = self._source.skip(place, 1)
+        return place
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._source.state(self._place) | {"until": self._until}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # Of the sampler, too: after the state of a finished pass, torchdata begins another one.
+        self._places.place = self._place = self._source.place(state)
+        self._until = state["until"]
+
+
+class Reading(Generic[B]):
+    """A split with the place of its next batch.
+
+    Attributes:
+        source: the batches as a pure function of the place.
+        place: where the next batch is read.
+        moves: how often something else than a batch has changed the place.
+    """
+
+    def __init__(self, source: Source[B]) -> None:
+        self.source, self.place, self.moves = source, Place(), 0
+        self._logged: int | None = None  # the epoch of the last line in the log
+
+    def log(self) -> None:
+        """Log the epoch of the next batch, if it is a new one; rank 0 only."""
+        epoch = self.source.begin(self.place).epoch
+        if self._logged != epoch:
+            self._logged = epoch
+            # Every rank begins the same epoch at the same batch, so one line is enough.
+            if self.source.order.n is not None and not self.source.batching.rank:
+                self.source.log_epoch(epoch)
+
+    def follow(self, batch: B) -> None:
+        """Go on behind a batch that is handed out."""
+        self.place = Place(batch.state["epoch"], batch.state["position"])
+
+    def move(self, place: Place) -> None:
+        """Go on at another place, also in passes that are under way; the log reports its epoch again."""
+        self.place, self._logged, self.moves = place, None, self.moves + 1
+
+
+class Loader(ABC, Generic[B]):
+    """Batches of the splits of a dataset; the place of each split's next batch is its own.
+
+    ::
+
+        for epoch in range(3):
+            for batch in loader: ...          # an epoch; after a `break`, the next pass is the rest of it
+
+    Where a method is not told a split, it means train, or the one of `as_dataloader`.
+
+    Attributes:
+        device: where batches are moved.
+    """
+
+    device: str
+
+    def __init__(self) -> None:
+        self._readings: dict[str, Reading[B]] = {}
+        # How passes are iterated: `as_dataloader` sets others in its copy.
+        self._split, self._workers = "train", dict[str, Any]()
+        self._epochs: int | None = 1
+
+    @abstractmethod
+    def _open(self, split: str) -> Source[B]:
+        """The batches of a split that is used for the first time; raises `CacheError` if the dataset lacks it."""
+
+    def _reading(self, split: str | None) -> Reading[B]:
+        name = self._split if split is None else split
+        if name not in SPLITS:
+            raise UsageError(f"split is {name!r}; expected 'train' or 'val'")
         # Opened when first used: a packing plan of val costs time that training alone need not spend.
-        if split not in self._readings:
-            opened = self._splits[split]
-            if not opened.shards:
-                place = ", ".join(str(dataset / split) for dataset in opened.datasets)
-                files = "shard_*.bin" if opened.has_windows else "tokens.bin with an episodes.idx"
-                raise CacheError(f"{place}: no {files}; this dataset has no {split} split")
-            self._readings[split] = Reading(self._open_batch_source(split, opened), self.device)
-        return self._readings[split]
+        if name not in self._readings:
+            self._readings[name] = Reading(self._open(name))
+        return self._readings[name]
 
-    def _open_batch_source(self, name: str, split: IndexedSplit) -> BatchSource:
-        settings = self.config
-        drop_last = settings.epoch_drop_last
-        # With drop_last a val split without one full batch would have none at all, so its only batch is filled up. How
-        # many packed rows there are is known only from their plan.
-        if drop_last and name == "val" and not self.packing and len(split) < self.batch_size * self.world_size:
-            drop_last = False
-            _log.warning(
-                "%s split=val: fewer %s than a batch; the only one is filled with padding", split.log_name, split.unit
-            )
-        options = BatchOptions(
-            batch_size=self.batch_size,
-            block_size=self.block_size,
-            pad_id=self.pad_token_id,
-            seed=settings.epoch_seed,
-            drop_last=drop_last,
-            too_long=self._too_long,
-            vocab_size=self.vocab_size,
-            rank=self.rank,
-            world_size=self.world_size,
-            use_mask=settings.use_loss_mask is not False,
-            shuffle=settings.epoch_shuffle,
-            images=self._images,
-        )
-        # Val measures the same rows in every run, whatever the mixture.
-        sampling = self._sampling if name == "train" else self._sampling.unweighted()
-        source = open_batch_source(split, options, sampling, packed=self.packing, names=self._names)
-        self._warn_of_padding(name, source)
-        if source.plan is not None and not self.rank:
-            plan = source.plan
-            _log.info("[EpisodeLoader] split=%s rows=%d utilisation=%.4f", name, plan.rows, plan.utilisation)
-        return source
+    def batch_source(self, split: str | None = None) -> Source[B]:
+        """The split's batches as a pure function of the place: a map-style dataset, whose sampler is `places`.
 
-    def _warn_of_padding(self, name: str, source: BatchSource) -> None:
-        """Without masks `get_batch` returns padding as targets: warn of that in rows, and in an epoch's last batch."""
-        if source.uses_mask:
-            return
-        # A caller who passed use_loss_mask=False knows that there is no mask. Once, for both splits.
-        if self.config.use_loss_mask is not False and not self._warned:
-            self._warned = True
-            _log.warning(
-                "[EpisodeLoader] split=%s: no loss mask, get_batch returns (x, y), where padding counts too: %s",
-                name,
-                source.split.why_no_mask,
-            )
-        rows = source.order.n
-        # Only then can an epoch end with a batch that is not full.
-        filled_up = not source.options.drop_last and not source.order.crosses_epochs and rows is not None
-        if filled_up and (rows or 0) % source.global_rows:
-            _log.warning(
-                "%s split=%s: the last batch of an epoch is filled with rows of nothing but padding, and without masks "
-                "get_batch returns them as targets; use epoch_drop_last=True, or next_batch(), whose mask is 0 there",
-                source.split.log_name,
-                name,
-            )
+        Raises:
+            UsageError: no such split. CacheError: the dataset does not have it.
+        """
+        return self._reading(split).source
 
-    # ---- opening the dataset
+    # ---- batches in this process
 
-    def _open_splits(self, too_long: str | None) -> dict[str, IndexedSplit]:
-        """Both splits, so that a damaged val split is found before training, not after the first epoch.
+    def next_batch(self, split: str | None = None) -> B:
+        """The next batch of the split; its `state` is the one after it."""
+        at = self._reading(split)
+        at.log()
+        batch = at.source[at.place]
+        moved = batch.to(self.device)
+        at.follow(batch)  # only now: if the device had no room, the next call makes this batch again
+        return moved
+
+    def evaluation_batches(self, split: str = "val") -> Iterator[B]:
+        """Every row once, in ascending order, none dropped. Does not move `next_batch`."""
+        source = self.batch_source(split).in_order()
+        return self._passed(source, Place())
+
+    def batches(self, split: str | None = None, *, epoch: int = 0) -> Iterator[B]:
+        """One training epoch from its start. Does not move `next_batch`.
+
+        Raises:
+            UsageError: batch_sampling_mode is "random", which has no epochs.
+        """
+        source = self.batch_source(split)
+        return self._passed(source, source.epoch_start(epoch))
+
+    def _passed(self, source: Source[B], start: Place) -> Iterator[B]:
+        for step in range(source.steps_per_epoch()):
+            yield source[source.skip(start, step)].to(self.device)
+
+    # ---- batches of passes, from a thread or from worker processes
+
+    def __iter__(self) -> Iterator[B]:
+        """The batches of a pass, from new workers; the loader's place moves with those that are handed out."""
+        at = self._reading(None)
+        while True:
+            moves = at.moves
+            for batch in self._made(self.places(epochs=self._epochs)):
+                at.log()
+                moved = batch.to(self.device)
+                at.follow(batch)
+                yield moved
+                if at.moves != moves:
+                    break
+            else:
+                return
+
+    def _made(self, places: Places) -> Iterator[B]:
+        if self._workers in ({}, {"num_workers": 0}):
+            # A DataLoader draws a seed at each pass. Without this, the numbers that a model draws after it, such as
+            # those of dropout, would depend on the number of workers.
+            torch.empty((), dtype=torch.int64).random_()
+            return map(places.source.__getitem__, places)
+        return iter(torch.utils.data.DataLoader(places.source, sampler=places, batch_size=None, **self._workers))
+
+    def as_dataloader(self, split: str | None = None, *, epochs: int | None = 1, **options: Any) -> Self:
+        """The same loader, with the same places, iterated in another way: `for batch in loader.as_dataloader(...)`.
 
         Args:
-            too_long: as the caller passed it.
+            split: which is read. epochs: of a pass; `None`: it never ends.
+            options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
         """
-        splits = {name: self._open_split(name) for name in SPLITS}
-        if not any(split.has_images for split in splits.values()):
-            return splits
-        names = ", ".join(map(str, self._names))
-        if self._images is None:
-            raise UsageError(
-                f"{names}: episodes with images, of which the dataset has names and hashes; pass "
-                "images=StoredImages(FOLDER, processor) (niels_gpt.renderers.images.stored) with the model's processor"
-            )
-        if too_long is None:
-            # The default was "head" until the splits were opened and turned out to have images.
-            self._too_long = "error"
-            return {name: self._open_split(name) for name in SPLITS}
-        if self._too_long not in ("error", "skip"):
-            raise UsageError(
-                f"{names}: episodes with images and too_long={too_long!r}, which may cut through an image; use 'error' "
-                "or 'skip'"
-            )
-        return splits
+        NUM_WORKERS.whole(options.get("num_workers", 0))
+        view = copy.copy(self)
+        view._split, view._epochs, view._workers = self._split if split is None else split, epochs, options
+        view.places(epochs=epochs)  # raises now, not at the first pass, if epochs is wrong
+        return view
 
-    def _open_split(self, split: str) -> IndexedSplit:
-        for folder in self._dirs:
-            if folder not in self._streamed:  # of which only the manifest and the indexes are here
-                require_rows(folder)
-        opened = open_split(
-            self._dirs,
-            split,
-            min_tokens=self.config.episode_min_tokens,
-            too_long=self._too_long,
-            width=self.block_size + 1,
-            streamed=self._streamed,
-        )
-        for folder, manifest in zip(self._dirs, opened.manifests, strict=True):
-            if not self.reads_preferences:
-                require_plain_episodes(folder, manifest)
-        return opened
+    def places(self, split: str | None = None, *, epochs: int | None = None) -> Places:
+        """A sampler for your own DataLoader, from the place of `next_batch` on, which it does not move.
 
-    def _log_splits(self) -> None:
-        """Log what was opened; rank 0 only."""
-        ensure_log_output()
-        # On hundreds of ranks the same lines would be repeated hundreds of times.
-        if self.rank:
-            return
-        for name, split in self._splits.items():
-            if not split.shards:
-                continue
-            _log.info("%s split=%s %s=%d %s", split.log_name, name, split.unit, len(split), self._more_of(split))
+        ::
 
-    def _more_of(self, split: IndexedSplit) -> str:
-        """What the log says of a split besides its number of episodes."""
-        mask = flag(split.has_mask and self.config.use_loss_mask is not False)
-        return f"too_short={split.too_short} too_long={split.too_long} tokens={split.n_tokens} mask={mask}"
+            source, places = loader.batch_source("train"), loader.places("train", epochs=1)
+            DataLoader(source, sampler=places, batch_size=None, num_workers=2)
+        """
+        at = self._reading(split)
+        return Places(at.source, at.place, epochs=epochs)
+
+    def prefetch(self, split: str | None = None, *, depth: int = 2) -> Prefetch[B]:
+        """An endless iterator whose batches a background thread makes, from the place of `next_batch` on.
+
+        The states of both count the batches that were handed out, never those that wait. Close it, or use `with`.
+        """
+        return Prefetch(self._reading(split), self.device, depth=depth)
+
+    # ---- the place of the next batch
+
+    def state_dict(self, split: str | None = None) -> dict[str, Any]:
+        """The place of the next batch: version, fingerprint, seed, epoch and position (in rows over all ranks)."""
+        at = self._reading(split)
+        return at.source.state(at.place)
+
+    def load_state_dict(self, state: dict[str, Any], split: str | None = None) -> None:
+        """Continue where a state was taken, perhaps with another number of ranks or batch size. O(1).
+
+        It acts at once: a pass or a prefetching iterator of this split goes on from there.
+
+        Raises:
+            Mismatch: the state is of another dataset, block_size, too_long, packing, order or seed.
+            UsageError: it is not a state.
+        """
+        at = self._reading(split)
+        at.move(at.source.place(state))
+
+    def rows_read(self, split: str | None = None) -> int:
+        """How many rows come before the next batch, over all epochs and ranks; dropped rows are included."""
+        at = self._reading(split)
+        return at.source.rows_before(at.place)
+
+    def seek(self, row: int, split: str | None = None) -> None:
+        """Continue at any row, counted over all epochs and ranks: the inverse of `rows_read`. O(1).
+
+        A run that has read so many tokens elsewhere is continued at `row = tokens // block_size`.
+
+        Raises:
+            UsageError: the row is below 0 or above 2**62.
+        """
+        at = self._reading(split)
+        at.move(at.source.place_of(row))
+
+    def steps_per_epoch(self, split: str | None = None) -> int:
+        """How many batches an epoch has, on every rank; see `Source.steps_per_epoch`."""
+        return self.batch_source(split).steps_per_epoch()
+
+
+class Prefetch(Generic[B]):
+    """An endless iterator whose batches a thread makes while the last one is used; in page-locked memory for CUDA.
+
+    ::
+
+        with loader.prefetch("train") as batches:
+            for step, batch in zip(range(1000), batches): ...
+            state = batches.state_dict()
+
+    An error in the thread is raised where its batch would have come, and ends the iterator. The thread ends with
+    `close` or the `with` block, when the iterator is dropped, and when Python exits.
+    """
+
+    def __init__(self, reading: Reading[B], device: str, *, depth: int) -> None:
+        self._reading, self._device, self._depth = reading, device, DEPTH.whole(depth)
+        self._process = os.getpid()
+        self._thread: ThreadPoolExecutor | None = ThreadPoolExecutor(1, thread_name_prefix="niels_gpt-prefetch")
+        # The thread holds no reference to this object, so dropping it ends the thread.
+        weakref.finalize(self, self._thread.shutdown, wait=False, cancel_futures=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make batches from the place of the split on."""
+        self._state = self._reading.source.state(self._reading.place)
+        self._moves, self._place = self._reading.moves, self._reading.place
+        self._waiting: deque[Future[B]] = deque()
+        for _ in range(self._depth):
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the next batch made."""
+        assert self._thread is not None
+        source, pinned = self._reading.source, torch.device(self._device).type == "cuda"
+        self._waiting.append(self._thread.submit(_made, source, self._place, pinned))
+        self._place = source.skip(self._place, 1)
+
+    def __iter__(self) -> Prefetch[B]:
+        return self
+
+    def __next__(self) -> B:
+        """The next batch, on the device.
+
+        Raises:
+            StopIteration: after `close`. RuntimeError: in a process that was forked.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError("the prefetching thread is gone; a process that was forked must make its own")
+        if self._thread is None:
+            raise StopIteration
+        if self._reading.moves != self._moves:
+            for future in self._waiting:
+                future.cancel()
+            self._begin()
+        try:
+            batch = self._waiting.popleft().result()
+            moved = batch.to(self._device)
+        except BaseException:  # even Ctrl-C: the batch may have left the queue, and another call would skip it
+            self.close()
+            raise
+        self._ask()
+        self._reading.log()
+        self._reading.follow(batch)
+        self._state = batch.state
+        return moved
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after the last batch that was handed out."""
+        return self._state
+
+    def close(self) -> None:
+        """Stop the thread; may be called repeatedly."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Prefetch[B]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _made(source: Source[B], place: Place, pinned: bool) -> B:
+    batch = source[place]
+    return batch.pin_memory() if pinned else batch

@@ -6,15 +6,16 @@ A row is made of spans of the files, one after the other. Most rows have one spa
     rows    b b c
             a a a
 
-`SpanLocator` finds the spans of rows, `RowSpans` has them as arrays, `Column` reads one kind of value (ids, masks), and
-`EpisodeReader` reads and checks ids, weights and text starts.
+`spans_of` finds the spans of rows, `RowSpans` has them as arrays, `Column` reads one kind of value (ids, masks), and
+`EpisodeReader` reads and checks ids, weights and text starts. Padded rows, packed ones, windows and preferences take
+this one path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,7 @@ import numpy.typing as npt
 from niels_gpt.episodes.order.order import EMPTY
 from niels_gpt.errors import CacheError
 from niels_gpt.format.fitting import without_cut_turn
-from niels_gpt.format.gather import shifted, targets_of
-from niels_gpt.format.packing import Layout, PackPlan, layout_of
+from niels_gpt.format.packing import PackPlan
 from niels_gpt.store.gather import Computed
 from niels_gpt.store.shards import Shard
 from niels_gpt.store.split import IndexedSplit, check_binary_masks
@@ -33,45 +33,31 @@ Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 
 
-class SpanLocator:
-    """Finds the spans of rows of `width` tokens.
+def spans_of(split: IndexedSplit, plan: PackPlan | None, rows: Int64s, width: int, *, tail: bool = False) -> RowSpans:
+    """The spans of some rows, cut to `width`; rows with the number `EMPTY` come last, and have none.
 
     Args:
         plan: which episodes (by position) share a row; `None`: row p holds the episode at position p.
-        too_long: the policy for episodes that do not fit: "tail" keeps the last tokens, all others the first.
+        tail: keep the last tokens of an episode that is too long, not the first.
     """
-
-    def __init__(self, split: IndexedSplit, plan: PackPlan | None, width: int, *, too_long: str) -> None:
-        self._split, self._plan, self._width = split, plan, width
-        self._tail = too_long == "tail"
-
-    def of_rows(self, rows: Int64s) -> RowSpans:
-        """The spans of these rows, cut to the rows' width; rows with the number `EMPTY` come last."""
-        return self._cut(*self._placed(rows), len(rows))
-
-    def _placed(self, rows: Int64s) -> tuple[Int64s, Int64s]:
-        """For every episode in these rows: the index of its row in `rows`, and its position."""
-        filled = np.flatnonzero(rows != EMPTY)
-        if self._plan is None:
-            return filled, rows[filled]
-        first, stop = self._plan.offsets[rows[filled]], self._plan.offsets[rows[filled] + 1]
+    row = np.flatnonzero(rows != EMPTY)
+    positions = rows[row]
+    if plan is not None:
+        first, stop = plan.offsets[positions], plan.offsets[positions + 1]
         sizes = stop - first
         # Two rows with the items 20 21 and 5 6 7 of the plan: first 20 5, sizes 2 3, repeated differences
         # 20 20 3 3 3, plus 0 1 2 3 4: places 20 21 5 6 7.
         places = (first - (sizes.cumsum() - sizes)).repeat(sizes)
         places += np.arange(len(places))
-        return filled.repeat(sizes), self._plan.items[places].astype(np.int64)
-
-    def _cut(self, row: Int64s, positions: Int64s, n: int) -> RowSpans:
-        """The spans of the episodes at these positions, in `n` rows."""
-        episodes = self._split.filtered[positions]
-        shard, start, length = self._split.locate(episodes)
-        cut = length > self._width
-        if self._tail:
-            # "tail" keeps the last tokens: an episode of 9 in a row of 6 starts 3 later.
-            start = start + np.maximum(0, length - self._width)
-        length = np.minimum(length, self._width)
-        return RowSpans(n, self._width, row=row, episode=episodes, shard=shard, start=start, length=length, cut=cut)
+        row, positions = row.repeat(sizes), plan.items[places].astype(np.int64)
+    episodes = split.filtered[positions]
+    shard, start, length = split.locate(episodes)
+    cut = length > width
+    if tail:
+        # An episode of 9 in a row of 6 starts 3 later.
+        start = start + np.maximum(0, length - width)
+    length = np.minimum(length, width)
+    return RowSpans(len(rows), width, row=row, episode=episodes, shard=shard, start=start, length=length, cut=cut)
 
 
 @dataclass(eq=False)
@@ -136,24 +122,6 @@ class Column:
         return rows
 
 
-class TrainingRows(NamedTuple):
-    """The rows of a batch.
-
-    Attributes:
-        x, y: int64, shape (B, T).
-        mask: the loss weights of the targets, float32, shape (B, T).
-        trained, weight: how many targets have a weight above 0, and the sum of the weights.
-        layout: `None` if it was not requested.
-    """
-
-    x: Int64s
-    y: Int64s
-    mask: npt.NDArray[np.float32]
-    trained: int
-    weight: float
-    layout: Layout | None
-
-
 class EpisodeReader:
     """Reads ids, weights and text starts of rows of `width` tokens, and checks them.
 
@@ -186,26 +154,6 @@ class EpisodeReader:
                 check_binary_masks(shards)
             self._masks = Column(masks)
         self._segments = Column([_segments(shard) for shard in shards]) if split.has_segments else None
-
-    @property
-    def has_segments(self) -> bool:
-        """Whether episodes may have several texts."""
-        return self._segments is not None
-
-    def training_rows(self, spans: RowSpans, pad_id: int, *, with_layout: bool = False) -> TrainingRows:
-        """Inputs, targets and weights of rows, and with `with_layout` what separates their texts.
-
-        Args:
-            pad_id: fills `x` and `y` on padding.
-
-        Raises:
-            CacheError: an id is outside the vocabulary, or a mask value is not a weight (file, record and token named).
-        """
-        texts = self.texts(spans)
-        weights = targets_of(self.weights(spans, texts))
-        x, y = shifted(self.ids(spans, pad_id))
-        layout = layout_of(texts, spans.used, T=self._width - 1) if with_layout else None
-        return TrainingRows(x, y, weights.astype(np.float32, order="C"), *_sums(weights), layout)
 
     def ids(self, spans: RowSpans, pad_id: int) -> npt.NDArray[np.uint32]:
         """The ids, shape (B, width), with `pad_id` on padding.
@@ -290,12 +238,6 @@ class EpisodeReader:
         start = int(self._split.locate(spans.episode[at : at + 1])[1][0])
         token = int(spans.start[at]) - start + column - int(spans.column[at])
         return f"{self._split.where(int(spans.episode[at]))}: token {token:,}"
-
-
-def _sums(weights: Array) -> tuple[int, float]:
-    """How many weights are above 0, and the sum of all."""
-    trained = int(np.count_nonzero(weights))
-    return trained, float(trained if weights.dtype == np.uint8 else weights.sum(axis=1, dtype=np.float64).sum())
 
 
 def _segments(shard: Shard) -> npt.NDArray[Any]:

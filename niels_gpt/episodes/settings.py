@@ -64,6 +64,18 @@ def dataset_mode(config: Any, keyword: Any = None) -> str:
     return mode
 
 
+def check_keywords(name: str, given: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
+    """The keywords of a loader that were passed, without those that are `None`.
+
+    Raises:
+        UsageError: the loader has no such keyword.
+    """
+    if unknown := [keyword for keyword in given if keyword not in known]:
+        near = did_you_mean(unknown[0], known)
+        raise UsageError(f"{name} has no {unknown[0]!r}; its keywords are {', '.join(known)}{near}")
+    return {keyword: value for keyword, value in given.items() if value is not None}
+
+
 def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[TrainingConfig, int, int]:
     """The training settings: each a keyword that is not `None`, else the config's attribute, else the default.
 

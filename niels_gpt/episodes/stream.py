@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import Group, random_rows
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.rows import Array, Column, RowSpans

@@ -26,7 +26,7 @@ from niels_gpt.store.rows import TokenText
 from niels_gpt.token_display import CONTEXT, PADDING, SCAFFOLD, TRAINED
 
 if TYPE_CHECKING:
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 
 
 def view_example(
@@ -104,7 +104,7 @@ def view_episode(
     # Checked after opening, because only the packing plan knows how many rows there are.
     if not 0 <= number < n:
         raise UsageError(f"{dataset}: {split} has {'rows' if packed else 'episodes'} 0 to {n - 1:,}; no {number:,}")
-    batch, _ = source.batch(Place(0, number))
+    batch = source[Place(0, number)]
     # With one row per batch and no shuffling, position `number` of epoch 0 is row `number`.
     x, y, in_loss = batch.x[0].numpy(), batch.y[0].numpy(), batch.mask[0].numpy() > 0
     trained = np.concatenate([[False], in_loss[:-1]])  # `in_loss` is aligned with targets: input i + 1 is target i
@@ -125,7 +125,7 @@ def view_episode(
 
 def _loader_in_order(dataset: Path, T: int, pad_token_id: int, *, packed: bool, too_long: str) -> GPTEpisodeDataLoader:
     """A loader of batches of one row each, in the order of the dataset."""
-    from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+    from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 
     class AnyEpisodes(GPTEpisodeDataLoader):
         reads_preferences = True  # to look at, not to train on

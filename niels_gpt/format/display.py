@@ -5,7 +5,7 @@ The pretraining and SFT datasets return plain tuples of tensors, which cannot sh
     view = BatchView.of(dataset.get_batch(B=8, generator=generator), tokenizer)
     view.show()            # in a terminal; a notebook shows `view` as coloured tokens
 
-`EpisodeBatch` shows itself through the same class.
+`Batch` shows itself through the same class.
 """
 
 from __future__ import annotations

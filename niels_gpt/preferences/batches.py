@@ -10,22 +10,25 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.episodes.batches import Batches, BatchOptions, hash_of
-from niels_gpt.episodes.order.order import EMPTY, Order, every_row
+from niels_gpt.episodes.order.order import EMPTY, Order
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans
+from niels_gpt.episodes.settings import ensure_log_output
+from niels_gpt.episodes.source import Batching, Source
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.preferences.dataset import PreferenceSplit
 from niels_gpt.required_torch import torch
 from niels_gpt.store.gather import Int64s
 from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.store.schema import COMPLETION
+
+_log = logging.getLogger("niels_gpt.preferences")
 
 
 @dataclass(frozen=True)
@@ -100,91 +103,79 @@ class PreferenceBatch(TensorFields):
         return torch.nonzero(same & ranked & (self.rank[:, None] < self.rank[None, :]))
 
 
-class PreferenceSource(Batches[PreferenceBatch]):
-    """Makes one rank's batches of groups. Making batches changes nothing here.
+@dataclass(eq=False)
+class PreferenceSource(Source[PreferenceBatch]):
+    """Batches of whole groups: what the order draws is a group, whose completions are rows of the batch.
 
-    Args:
+    Attributes:
         groups: the opened split.
-        options: `block_size` is the width of rows.
-        order: which position of `groups` comes when.
-        multiple: pad to the longest row of a batch, rounded up to a multiple of this; `None`: always to `block_size`.
+        pad_id: fills rows.
+        multiple: pad to the longest row of a batch, rounded up to a multiple of this; `None`: always to the width.
     """
 
-    logger: ClassVar[logging.Logger] = logging.getLogger("niels_gpt.preferences")
+    groups: PreferenceSplit
+    pad_id: int
+    multiple: int | None = None
 
-    def __init__(
-        self, groups: PreferenceSplit, options: BatchOptions, order: Order, multiple: int | None = None
-    ) -> None:
-        super().__init__(groups.episodes, options, order)
-        self.groups, self._multiple = groups, multiple
-        self._reader = EpisodeReader(
-            groups.episodes, options.block_size, too_long="head", vocab_size=options.vocab_size, use_mask=True
-        )
-        fitting = groups.fitting
-        self.fingerprint = hash_of(
-            {
-                "preferences": groups.episodes.fingerprint,
-                "rows": order.describe(),
-                "groups": [len(groups), groups.filtered.key.hex()],
-                "fitting": [fitting.width, fitting.too_long, fitting.no_completion],
-            }
-        )
+    def __post_init__(self) -> None:
+        self._width, vocab_size = self.groups.fitting.width, self.split.vocab_size
+        self._reader = EpisodeReader(self.split, self._width, too_long="head", vocab_size=vocab_size, use_mask=True)
 
-    def batch(self, place: Place) -> tuple[PreferenceBatch, Place]:
-        """See `Batches`.
+    @property
+    def n_rows(self) -> int:
+        """See `Source`."""
+        return len(self.groups)
+
+    def made(self, rows: Int64s, place: Place, state: dict[str, Any]) -> PreferenceBatch:
+        """See `Source`.
 
         Raises:
             CacheError: a token outside the vocabulary, or a mask value that is not a weight (file and record named).
         """
-        drawn, after = self.draw(place)
-        own_rows = drawn[self.own_rows]  # `drawn` has the groups of all ranks, in the order of ranks
-        filled = own_rows != EMPTY
-        groups = np.full(len(own_rows), -1, dtype=np.int64)
-        groups[filled] = self.groups.filtered[own_rows[filled]]
-        begins = self.groups.begins
-        # Groups that are missing get rows of padding, so that all batches of pairs have one shape.
-        sizes = np.where(filled, begins[groups + 1] - begins[groups], self.groups.smallest)
-        group = np.arange(len(own_rows)).repeat(sizes)
-        # Groups of 2 and 3 rows: rows 0 1 2 3 4 less the first row of their group, 0 0 2 2 2, are the numbers 0 1 0 1
-        # 2.
-        number = np.arange(len(group)) - (np.cumsum(sizes) - sizes).repeat(sizes)
-        cut, episodes, fields = self._records(groups, sizes, group, number)
-        # First completions first; lexsort sorts by its last key: numbers 0 1 0 1 of groups 0 0 1 1 -> rows 0 2 1 3.
-        order = np.lexsort((group, number))
-        group, number, episodes, cut = group[order], number[order], episodes[order], cut[order]
-        fields = fields[order]
+        own = rows[self.batching.own]
+        filled = own != EMPTY
+        groups = np.full(len(own), -1, dtype=np.int64)
+        groups[filled] = self.groups.filtered[own[filled]]
+        group, number, episodes, cut, fields = self._rows(groups)
         lengths, arrays = self._values(episodes, cut)
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        margin = np.full(len(own_rows), np.nan, np.float32)
+        margin = np.full(len(own), np.nan, np.float32)
         # The margin of a group is in the record of its first completion.
         margin[group[number == 0]] = fields["margin"][number == 0]
-        batch = PreferenceBatch(
-            **tensors,
-            group=torch.from_numpy(group),
-            number=torch.from_numpy(number),
-            rank=torch.from_numpy(fields["rank"].astype(np.int64)),
-            label=torch.from_numpy(fields["label"].astype(np.int64)),
-            score=torch.from_numpy(fields["score"].astype(np.float32)),
-            margin=torch.from_numpy(margin),
-            prompt_length=torch.from_numpy(np.minimum(fields["prompt_length"].astype(np.int64) - cut, lengths)),
-            lengths=torch.from_numpy(lengths),
+        arrays |= {
+            "group": group,
+            "number": number,
+            "rank": fields["rank"].astype(np.int64),
+            "label": fields["label"].astype(np.int64),
+            "score": fields["score"].astype(np.float32),
+            "margin": margin,
+            "prompt_length": np.minimum(fields["prompt_length"].astype(np.int64) - cut, lengths),
+            "lengths": lengths,
+        }
+        return PreferenceBatch(
+            **{name: torch.from_numpy(array) for name, array in arrays.items()},
             groups=groups,
             num_groups=int(filled.sum()),
-            global_num_groups=int((drawn != EMPTY).sum()),
+            global_num_groups=int((rows != EMPTY).sum()),
             num_tokens=int(lengths.sum()),
             num_trained_tokens=int(arrays["completion_mask"].sum()),
-            state=self.state(after),
+            state=state,
         )
-        return batch, after
 
-    def _records(
-        self, groups: Int64s, sizes: Int64s, group: Int64s, number: Int64s
-    ) -> tuple[Int64s, Int64s, np.ndarray[Any, Any]]:
-        """For each row: what its prompt loses, its episode (-1: none), and its record, group after group."""
+    def _rows(self, groups: Int64s) -> tuple[Int64s, Int64s, Int64s, Int64s, npt.NDArray[Any]]:
+        """For each row of a batch: group, number in it, episode (-1: none), what the prompt loses, and the record.
+
+        Args:
+            groups: the numbers of the groups; -1: none, which gets rows of padding, so that all batches of pairs have
+                one shape.
+        """
+        begins = self.groups.begins
+        sizes = np.where(groups >= 0, begins[groups + 1] - begins[groups], self.groups.smallest)
+        group = np.arange(len(groups)).repeat(sizes)
+        # Groups of 2 and 3 rows: rows 0 1 2 3 4 less the first row of their group, 0 0 2 2 2, are 0 1 0 1 2.
+        number = np.arange(len(group)) - (np.cumsum(sizes) - sizes).repeat(sizes)
         present = groups[group] >= 0
-        # The completions of a group are neighbours: those of a group that begins at episode 20 are 20, 21, ... A
-        # missing group has the number -1, so `begins` gives a wrong episode for it, which `present` discards.
-        episodes = np.where(present, self.groups.begins[groups[group]] + number, -1)
+        # The completions of a group are neighbours: those of a group that begins at episode 20 are 20, 21, ...
+        episodes = np.where(present, begins[groups[group]] + number, -1)
         # Missing groups have the values that say "none" (see PreferenceBatch).
         fields = np.zeros(len(group), dtype=COMPLETION)
         fields["rank"] = fields["label"] = -1
@@ -193,60 +184,63 @@ class PreferenceSource(Batches[PreferenceBatch]):
         lengths = np.zeros(len(group), dtype=np.int64)
         lengths[present] = self.split.locate(episodes[present])[2]
         prompts = fields["prompt_length"].astype(np.int64)
-        cut = self.groups.fitting.prompt_cut(lengths, prompts, sizes).repeat(sizes)
-        return np.where(present, cut, 0), episodes, fields
+        cut = np.where(present, self.groups.fitting.prompt_cut(lengths, prompts, sizes).repeat(sizes), 0)
+        # First completions first; lexsort sorts by its last key: numbers 0 1 0 1 of groups 0 0 1 1 -> rows 0 2 1 3.
+        order = np.lexsort((group, number))
+        return group[order], number[order], episodes[order], cut[order], fields[order]
 
-    def _values(self, episodes: Int64s, cut: Int64s) -> tuple[Int64s, dict[str, Any]]:
-        """The lengths of the rows, and ids and masks of shape (R, T)."""
-        lengths = np.zeros(len(episodes), dtype=np.int64)
-        present = np.flatnonzero(episodes >= 0)
-        # Not one more, as for rows of episodes: targets are not shifted here.
-        width, pad_id = self.options.block_size, self.options.pad_id
-        shape = (len(episodes), width)
-        ids = np.full(shape, pad_id, dtype=np.int64)
-        mask = np.zeros(shape, dtype=np.int64)
-        if len(present):
-            # A completion of 10 tokens from 100 on, whose prompt loses 3: the span of 7 tokens from 103 on.
-            shard, start, length = self.split.locate(episodes[present])
-            length = length - cut[present]
-            spans = RowSpans(
-                len(present),
-                width,
-                row=np.arange(len(present)),
-                episode=episodes[present],
-                shard=shard,
-                start=start + cut[present],
-                length=np.minimum(length, width),
-                cut=length > width,
-            )
-            lengths[present] = spans.length
-            ids[present] = self._reader.ids(spans, pad_id)
-            mask[present] = self._reader.weights(spans, self._reader.texts(spans))
-        used = width
-        if self._multiple is not None:
+    def _values(self, episodes: Int64s, cut: Int64s) -> tuple[Int64s, dict[str, npt.NDArray[Any]]]:
+        """The lengths of the rows, and ids and masks of shape (R, T), not shifted."""
+        row = np.flatnonzero(episodes >= 0)
+        # A completion of 10 tokens from 100 on, whose prompt loses 3: the span of 7 tokens from 103 on.
+        shard, start, length = self.split.locate(episodes[row])
+        start, length = start + cut[row], length - cut[row]
+        spans = RowSpans(
+            len(episodes),
+            self._width,
+            row=row,
+            episode=episodes[row],
+            shard=shard,
+            start=start,
+            length=np.minimum(length, self._width),
+            cut=length > self._width,
+        )
+        used = self._width
+        if self.multiple is not None:
             # The longest row rounded up, but at most the width: 13 in multiples of 8 is 16. Of a batch of missing
             # groups the longest has 0 tokens, and a row needs one.
-            used = min(width, -(-int(lengths.max(initial=1)) // self._multiple) * self._multiple)
-        # By position, not by value: a token may have the id of padding.
-        attention = (np.arange(used) < lengths[:, None]).astype(np.int64)
-        return lengths, {
-            "input_ids": np.ascontiguousarray(ids[:, :used]),
-            "completion_mask": np.ascontiguousarray(mask[:, :used]),
-            "attention_mask": attention,
+            used = min(used, -(-int(spans.used.max(initial=1)) // self.multiple) * self.multiple)
+        weights = self._reader.weights(spans, self._reader.texts(spans))
+        values = {
+            "input_ids": self._reader.ids(spans, self.pad_id),
+            "completion_mask": weights,
+            "attention_mask": spans.token_mask,  # by position, not by value: a token may have the id of padding
         }
+        return spans.used, {name: array[:, :used].astype(np.int64, order="C") for name, array in values.items()}
 
-    def in_order(self) -> PreferenceSource:
-        """See `Batches`."""
-        order = every_row(len(self.groups), self.options.seed, shuffle=False)
-        return PreferenceSource(self.groups, replace(self.options, drop_last=False), order, self._multiple)
-
-    def describe_epoch(self, epoch: int) -> str:
-        """See `Batches`."""
-        return (
-            f"[PreferenceLoader] split={self.split.name} epoch={epoch} groups={len(self.groups)} "
-            f"batches={self.steps_per_epoch()}"
+    def log_epoch(self, epoch: int) -> None:
+        """See `Source`."""
+        ensure_log_output()  # a worker process that was spawned, not forked, has not done this
+        _log.info(
+            "[PreferenceLoader] split=%s epoch=%d groups=%d batches=%d",
+            self.split.name,
+            epoch,
+            len(self.groups),
+            self.steps_per_epoch(),
         )
 
-    def __reduce__(self) -> tuple[type[PreferenceSource], tuple[Any, ...]]:
+    def describe(self) -> dict[str, Any]:
+        """See `Source`."""
+        fitting = self.groups.fitting
+        return {
+            "groups": [len(self.groups), self.groups.filtered.key.hex()],
+            "fitting": [fitting.width, fitting.too_long, fitting.no_completion],
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for a worker, the source opens its files again there."""
-        return type(self), (self.groups, self.options, self.order, self._multiple)
+        return _reopen, (self.groups, self.order, self.batching, self.pad_id, self.multiple)
+
+
+def _reopen(groups: PreferenceSplit, order: Order, batching: Batching, *rest: Any) -> PreferenceSource:
+    return PreferenceSource(groups.episodes, order, batching, groups, *rest)

@@ -6,12 +6,11 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from niels_gpt.episodes.batches import BatchOptions
-from niels_gpt.episodes.iterate import Reading
+from niels_gpt.episodes.loader import Loader
 from niels_gpt.episodes.order.order import every_row
 from niels_gpt.episodes.order.sampling import Sampling, groups_of, order_of_groups
 from niels_gpt.episodes.settings import Dirs, ensure_log_output, parse_dataset_dirs, ranks, resolve_pad_id
-from niels_gpt.episodes.split_loader import SplitLoader
+from niels_gpt.episodes.source import Batching
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.collate import checked_device
 from niels_gpt.preferences.batches import PreferenceBatch, PreferenceSource
@@ -25,7 +24,7 @@ from niels_gpt.store.schema import SPLITS
 _log = logging.getLogger("niels_gpt.preferences")
 
 
-class PreferenceLoader(SplitLoader[PreferenceBatch]):
+class PreferenceLoader(Loader[PreferenceBatch]):
     """Batches of `batch_size` groups: pairs, labelled or scored completions, or ranked lists.
 
     The order is a pure function of dataset, seed, epoch and position, and states are those of `GPTEpisodeDataLoader`: a
@@ -69,11 +68,11 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
         world_size: int | None = None,
         device: str = "cpu",
     ) -> None:
+        super().__init__()
         self.batch_size, self.sequence_length = BATCH_SIZE.whole(batch_size), BLOCK_SIZE.whole(sequence_length)
         self._sampling = Sampling(seed=seed, shuffle=shuffle, drop_last=drop_last)
         self.rank, self.world_size = ranks(rank, world_size)
         self.device = str(checked_device(device))
-        self._readings: dict[str, Reading[PreferenceBatch]] = {}
         self._multiple = None if pad_to_multiple_of is None else BLOCK_SIZE.whole(pad_to_multiple_of)
         self._names, self._mixture = parse_dataset_dirs(dataset_dir)
         for name in self._names:
@@ -98,7 +97,7 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
                     split.without_completion,
                 )
         if self._splits["train"].episodes.shards:
-            self._reading("train")  # raises what is wrong now, not at the first step
+            self.batch_source("train")  # raises what is wrong now, not at the first step
 
     def __repr__(self) -> str:
         """One line: the size of batches, and the groups of each split."""
@@ -117,44 +116,23 @@ class PreferenceLoader(SplitLoader[PreferenceBatch]):
             raise UsageError(f"split is {name!r}; expected 'train' or 'val'")
         return self._splits[name]
 
-    def _reading(self, split: str) -> Reading[PreferenceBatch]:
-        opened = self.split(split)
-        if split in self._readings:
-            return self._readings[split]
-        folders = ", ".join(str(dataset / split) for dataset in opened.episodes.datasets)
+    def _open(self, split: str) -> PreferenceSource:
+        opened, sampling = self.split(split), self._sampling
         if not len(opened):
+            folders = ", ".join(str(dataset / split) for dataset in opened.episodes.datasets)
             raise CacheError(
                 f"{folders}: no preferences to read: {opened.too_long:,} groups are too long; raise sequence_length, "
                 "or build with more"
             )
-        sampling = self._sampling
         order = every_row(len(opened), sampling.seed, shuffle=sampling.shuffle)
         if split == "train" and self._mixture is not None:
             # The groups of several datasets in proportion; val is never weighted.
             weighted = replace(sampling, weight_by="dataset", weights=self._mixture)
             groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), weighted)
             order = order_of_groups(groups, weighted)
-        rows = self.batch_size * self.world_size
         # A val split smaller than a batch is not dropped as a whole.
-        drop_last = sampling.drop_last and not (split == "val" and len(opened) < rows)
-        # Batches of a mixture cross the ends of epochs, so that an epoch may be smaller than a batch.
-        if drop_last and not order.crosses_epochs and len(opened) < rows:
-            raise UsageError(
-                f"{folders}: {len(opened):,} groups an epoch, but a global batch has {rows:,} ({self.batch_size:,} on "
-                f"each of {self.world_size:,} ranks), so drop_last would drop everything; use a smaller batch_size, or "
-                "drop_last=False"
-            )
-        options = BatchOptions(
-            batch_size=self.batch_size,
-            block_size=self.sequence_length,
-            pad_id=self.pad_token_id,
-            seed=sampling.seed,
-            drop_last=drop_last,
-            too_long=self._fitting.too_long,
-            vocab_size=opened.episodes.vocab_size,
-            rank=self.rank,
-            world_size=self.world_size,
-        )
-        source = PreferenceSource(opened, options, order, self._multiple)
-        self._readings[split] = Reading(source, self.device)
-        return self._readings[split]
+        drop_last = sampling.drop_last and not (split == "val" and len(opened) < self.batch_size * self.world_size)
+        batching = Batching(self.batch_size, drop_last, self.rank, self.world_size)
+        source = PreferenceSource(opened.episodes, order, batching, opened, self.pad_token_id, self._multiple)
+        source.check_epoch("groups", "drop_last")
+        return source

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch import Batch
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.format.collate import masked_targets
 from niels_gpt.required_torch import torch
@@ -28,7 +28,7 @@ from niels_gpt.store.masks import IGNORE_INDEX
 Fields = dict[str, Any]
 
 
-def fields(batch: EpisodeBatch, convention: str) -> Fields:
+def fields(batch: Batch, convention: str) -> Fields:
     """The batch as keyword arguments of a trainer's model or step.
 
     Args:
@@ -49,7 +49,7 @@ def fields(batch: EpisodeBatch, convention: str) -> Fields:
     return named(convention)(batch)
 
 
-def named(convention: str) -> Callable[[EpisodeBatch], Fields]:
+def named(convention: str) -> Callable[[Batch], Fields]:
     """`fields` for one convention, as a function that can be pickled for worker processes.
 
     Raises:
@@ -61,7 +61,7 @@ def named(convention: str) -> Callable[[EpisodeBatch], Fields]:
     return CONVENTIONS[convention]
 
 
-def _hugging_face(batch: EpisodeBatch) -> Fields:
+def _hugging_face(batch: Batch) -> Fields:
     _check_attention(batch, images=True)
     # x is a b c and y is b c d, so a b c d are x and the last of y. Nothing predicts the first token: its label is I.
     labels = torch.full((len(batch.x), batch.x.shape[1] + 1), IGNORE_INDEX, dtype=torch.int64)
@@ -75,7 +75,7 @@ def _hugging_face(batch: EpisodeBatch) -> Fields:
     return found | (batch.media or {})
 
 
-def _flat(batch: EpisodeBatch) -> Fields:
+def _flat(batch: Batch) -> Fields:
     """All rows as one; the last token of each row, which is a target only in the batch, joins the sequence before it.
 
     T = 3, two rows, sequences of 2 1 | 3 inputs: cu_seqlens 0 2 3 6 become 0 2 4 8, one more for each whole row before.
@@ -96,7 +96,7 @@ def _flat(batch: EpisodeBatch) -> Fields:
     return found | {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": longest, "max_length_k": longest}
 
 
-def _megatron(batch: EpisodeBatch) -> Fields:
+def _megatron(batch: Batch) -> Fields:
     # All labels are ids: Megatron's loss ignores none, but is multiplied by loss_mask, which may hold any weights.
     found: Fields = {"tokens": batch.x, "labels": batch.y, "loss_mask": batch.mask, "position_ids": _positions(batch)}
     if batch.cu_seqlens is not None:
@@ -104,11 +104,11 @@ def _megatron(batch: EpisodeBatch) -> Fields:
     return found
 
 
-def _torchtitan(batch: EpisodeBatch) -> Fields:
+def _torchtitan(batch: Batch) -> Fields:
     return {"input_ids": batch.x, "labels": _labels(batch), "positions": _positions(batch)}
 
 
-def _prime_rl(batch: EpisodeBatch) -> Fields:
+def _prime_rl(batch: Batch) -> Fields:
     rows, T = batch.x.shape
     # Lengths of the sequences in all rows, one after the other; without packing each row is one.
     whole = torch.full((rows,), T, dtype=torch.int32, device=batch.x.device)
@@ -121,7 +121,7 @@ def _prime_rl(batch: EpisodeBatch) -> Fields:
     }
 
 
-CONVENTIONS: dict[str, Callable[[EpisodeBatch], Fields]] = {
+CONVENTIONS: dict[str, Callable[[Batch], Fields]] = {
     "hf": _hugging_face,
     "hf-flat": _flat,
     "megatron": _megatron,
@@ -130,7 +130,7 @@ CONVENTIONS: dict[str, Callable[[EpisodeBatch], Fields]] = {
 }
 
 
-def _check_attention(batch: EpisodeBatch, *, images: bool = False) -> None:
+def _check_attention(batch: Batch, *, images: bool = False) -> None:
     """Refuse batches whose images or attention a convention does not express; a model would train on other inputs."""
     if batch.media is not None and not (images and batch.position_ids is None):
         raise UsageError(
@@ -139,7 +139,7 @@ def _check_attention(batch: EpisodeBatch, *, images: bool = False) -> None:
         )
 
 
-def _positions(batch: EpisodeBatch) -> torch.Tensor:
+def _positions(batch: Batch) -> torch.Tensor:
     _check_attention(batch)
     if batch.position_ids is not None:
         return batch.position_ids
@@ -147,11 +147,11 @@ def _positions(batch: EpisodeBatch) -> torch.Tensor:
     return torch.arange(T, device=batch.x.device).expand(rows, T)
 
 
-def _labels(batch: EpisodeBatch) -> torch.Tensor:
+def _labels(batch: Batch) -> torch.Tensor:
     return masked_targets(batch.y, _trained(batch), IGNORE_INDEX)
 
 
-def _trained(batch: EpisodeBatch) -> torch.Tensor:
+def _trained(batch: Batch) -> torch.Tensor:
     """The mask as bool; raises `UsageError` if it has other weights than 0 and 1."""
     # The sum and the number of trained tokens can be equal by accident, as for weights of 0.5 and 1.5.
     if batch.mask_sum != batch.num_trained_tokens or bool(((batch.mask != 0) & (batch.mask != 1)).any()):

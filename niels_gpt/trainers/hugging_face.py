@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.extras import check_library
 from niels_gpt.required_torch import torch
 from niels_gpt.trainers.fields import named

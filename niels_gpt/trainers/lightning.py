@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.iterate import Loader
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.trainers.fields import named
@@ -30,7 +29,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
 
     Args:
         episodes: the loader, or a function that opens it.
-        convention: the names in the batches, see `fields`; `None`: batches are `EpisodeBatch`.
+        convention: the names in the batches, see `fields`; `None`: batches are `Batch`.
         options: of `torch.utils.data.DataLoader`: num_workers, prefetch_factor, pin_memory, ...
     """
 
@@ -96,7 +95,7 @@ class EpisodeDataModule(lightning.LightningDataModule):
 class EpochBatches:
     """Passes over the train split, each to the end of an epoch; they move the loader's place."""
 
-    def __init__(self, episodes: GPTEpisodeDataLoader, convert: Callable[[EpisodeBatch], Any], **options: Any) -> None:
+    def __init__(self, episodes: GPTEpisodeDataLoader, convert: Callable[[Batch], Any], **options: Any) -> None:
         self._episodes, self._convert, self._options = episodes, convert, options
 
     def __len__(self) -> int:
@@ -104,8 +103,7 @@ class EpochBatches:
 
     def __iter__(self) -> Iterator[Any]:
         # Opened anew for each pass, from the place where the last one ended.
-        batches: Loader[EpisodeBatch] = self._episodes.as_dataloader("train", epochs=1, **self._options)
-        for batch in batches:
+        for batch in self._episodes.as_dataloader("train", epochs=1, **self._options):
             yield self._convert(batch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -130,5 +128,5 @@ class UnshardedLoader:
         return iter(self._loader)
 
 
-def _unchanged(batch: EpisodeBatch) -> EpisodeBatch:
+def _unchanged(batch: Batch) -> Batch:
     return batch

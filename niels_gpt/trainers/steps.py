@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.batch_source import BatchSource
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.settings import ranks
+from niels_gpt.episodes.source import Source
 from niels_gpt.errors import UsageError
 from niels_gpt.required_torch import torch
 
@@ -46,7 +46,7 @@ class EpochPlaces(torch.utils.data.Sampler[list[Place]]):
     Steps are counted through all epochs, and a place is computed from a number of steps: nothing is read to skip some.
     """
 
-    def __init__(self, source: BatchSource) -> None:
+    def __init__(self, source: Source[Batch]) -> None:
         self._source, self._epoch = source, 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -62,14 +62,14 @@ class EpochPlaces(torch.utils.data.Sampler[list[Place]]):
         return iter([self._source.skip(Place(), step)] for step in range(first, first + len(self)))
 
 
-class EpochLoader(torch.utils.data.DataLoader[EpisodeBatch]):
-    """A DataLoader over one epoch, with one `EpisodeBatch` a step, converted by `convert`.
+class EpochLoader(torch.utils.data.DataLoader[Batch]):
+    """A DataLoader over one epoch, with one `Batch` a step, converted by `convert`.
 
     Args:
         options: of `DataLoader`: num_workers, prefetch_factor, pin_memory, ...
     """
 
-    def __init__(self, batch_source: BatchSource, convert: Callable[[EpisodeBatch], Any], **options: Any) -> None:
+    def __init__(self, batch_source: Source[Batch], convert: Callable[[Batch], Any], **options: Any) -> None:
         self._places = EpochPlaces(batch_source)
         # A batch of the sampler is one place, because an item of the source is a whole batch already.
         super().__init__(batch_source, batch_sampler=self._places, collate_fn=_SingleBatch(convert), **options)
@@ -82,10 +82,10 @@ class EpochLoader(torch.utils.data.DataLoader[EpisodeBatch]):
 class _SingleBatch:
     """A `collate_fn` for lists of one item, which is a whole batch already."""
 
-    def __init__(self, convert: Callable[[EpisodeBatch], Any]) -> None:
+    def __init__(self, convert: Callable[[Batch], Any]) -> None:
         self._convert = convert
 
-    def __call__(self, batches: list[EpisodeBatch]) -> Any:
+    def __call__(self, batches: list[Batch]) -> Any:
         (batch,) = batches
         return self._convert(batch)
 
@@ -100,11 +100,11 @@ class Window:
         world_size: how many ranks average their gradients.
     """
 
-    batches: list[EpisodeBatch]
+    batches: list[Batch]
     mask_sum: float
     world_size: int = 1
 
-    def loss(self, batch: EpisodeBatch, token_losses: torch.Tensor) -> torch.Tensor:
+    def loss(self, batch: Batch, token_losses: torch.Tensor) -> torch.Tensor:
         """The loss to call `backward` on for one micro-batch; over window and ranks they add up to the right loss.
 
         DDP and FSDP average gradients over ranks, so the sum is multiplied by their number. The loss of a window
@@ -118,7 +118,7 @@ class Window:
         return summed * (self.world_size / self.mask_sum if self.mask_sum else 0.0)
 
 
-def windows(batches: Iterable[EpisodeBatch], size: int, *, world_size: int = 1) -> Iterator[Window]:
+def windows(batches: Iterable[Batch], size: int, *, world_size: int = 1) -> Iterator[Window]:
     """Batches in windows of `size`; the last one may have fewer. One window is held in memory at a time.
 
     Args:

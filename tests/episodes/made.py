@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.store.checksums import file_record
 
 GAP = 4_000_000_000  # an id that lies between episodes and must never be seen
@@ -101,7 +101,7 @@ def loader(dataset: Path, tokenizer: Any = None, *, keywords: dict[str, Any] | N
     return GPTEpisodeDataLoader(config(**settings), tokenizer, dataset, **(keywords or {}))
 
 
-def epoch_of(opened: GPTEpisodeDataLoader, split: str = "train") -> list[EpisodeBatch]:
+def epoch_of(opened: GPTEpisodeDataLoader, split: str = "train") -> list[Batch]:
     """The batches of one epoch, from where the loader stands, by `next_batch`."""
     return [opened.next_batch(split) for _ in range(opened.steps_per_epoch(split))]
 

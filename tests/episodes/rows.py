@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import torch
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 
 LENGTHS = [5, 9, 3, 12, 7, 4, 10, 6, 11, 8, 3, 5, 13, 4, 9, 6, 7, 12, 3, 10, 5, 8, 4]  # 23, of which one is too long
 TYPES = ["chat", "code", "chat", "math", "chat"]  # repeats, so there are groups of different sizes
@@ -65,12 +65,12 @@ def open_loader(dataset_dir: Any, *, batch_size: int = 2, block_size: int = 12, 
     return GPTEpisodeDataLoader(config, None, dataset_dir, pad_token_id=PAD, **options)
 
 
-def numbers(batches: Iterable[EpisodeBatch]) -> list[int]:
+def numbers(batches: Iterable[Batch]) -> list[int]:
     """Which episodes these batches hold, in order."""
     return [number for batch in batches for number in batch.episodes.tolist()]
 
 
-def assert_equal(found: EpisodeBatch, expected: EpisodeBatch) -> None:
+def assert_equal(found: Batch, expected: Batch) -> None:
     """The same, tensor by tensor and number by number."""
     assert found.tensors().keys() == expected.tensors().keys()
     for name, tensor in expected.tensors().items():
@@ -83,7 +83,7 @@ def assert_equal(found: EpisodeBatch, expected: EpisodeBatch) -> None:
     assert found.state == expected.state
 
 
-def assert_all_equal(found: Sequence[EpisodeBatch], expected: Sequence[EpisodeBatch]) -> None:
+def assert_all_equal(found: Sequence[Batch], expected: Sequence[Batch]) -> None:
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert_equal(one, other)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, Mismatch, NielsError, StorageError, UsageError
 from tests.episodes.made import config, epoch_of, loader, numbered, one_line, write_manifest, write_shard, write_split
 

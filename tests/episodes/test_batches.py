@@ -23,8 +23,9 @@ def test_batches_share_no_memory(tmp_path: Path) -> None:
         tensor.fill_(9)
     place = batch_source.place(first.state)
     for _ in range(8):
-        expected, place = batch_source.batch(place)
+        expected = batch_source[place]
         assert_equal(loader.next_batch(), expected)
+        place = batch_source.place(expected.state)
 
 
 def test_damage_is_told_where_its_batch_comes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt import seeds
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order import order as orders
 from niels_gpt.episodes.order.order import Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
@@ -304,5 +304,5 @@ def test_a_packed_mixture_travels_to_a_process_as_a_path(datasets: list[Path]) -
     assert batch_source.plan.items.tobytes() not in sent
     other = pickle.loads(sent)
     assert other.fingerprint == batch_source.fingerprint
-    found, expected = other.batch(Place(5, 3))[0], batch_source.batch(Place(5, 3))[0]
+    found, expected = other[Place(5, 3)], batch_source[Place(5, 3)]
     assert torch.equal(found.x, expected.x)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from tests.conftest import EOT, FakeTokenizer
 from tests.episodes.made import (

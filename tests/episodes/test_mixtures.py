@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.mixture import by_temperature
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.errors import UsageError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.settings import ranks
 from niels_gpt.errors import UsageError
 from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
@@ -41,7 +41,7 @@ def of_ranks(dataset: Path, world: int, *, global_rows: int = GLOBAL, **options:
     return [open_loader(dataset, batch_size=size, rank=rank, world_size=world, **options) for rank in range(world)]
 
 
-def together(batches: list[EpisodeBatch]) -> dict[str, Any]:
+def together(batches: list[Batch]) -> dict[str, Any]:
     """The global batch from those of all ranks."""
     names = [name for name in ("x", "y", "mask", "segment_ids", "position_ids") if name in batches[0].tensors()]
     joined: dict[str, Any] = {name: torch.cat([batch.tensors()[name] for batch in batches]).tolist() for name in names}
@@ -157,7 +157,7 @@ class Tiny(torch.nn.Module):
         self.embed = torch.nn.Embedding(100 * N + 20, 6, dtype=torch.float64)
         self.out = torch.nn.Linear(6, 100, dtype=torch.float64)
 
-    def losses(self, batch: EpisodeBatch) -> torch.Tensor:
+    def losses(self, batch: Batch) -> torch.Tensor:
         """The loss of every target, shape (B, T)."""
         logits = self.out(self.embed(batch.x))
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten() % 100, reduction="none").view(
@@ -165,7 +165,7 @@ class Tiny(torch.nn.Module):
         )
 
 
-def gradients(steps: list[list[EpisodeBatch]], *, naive: bool) -> torch.Tensor:
+def gradients(steps: list[list[Batch]], *, naive: bool) -> torch.Tensor:
     """All gradients after one step over accumulated batches (the outer list) of all ranks (the inner ones)."""
     model = Tiny()
     whole = sum(batch.mask_sum for step in steps for batch in step)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch import Batch
 from niels_gpt.seeds import order
 from tests.episodes.made import PAD, epoch_of, loader, write_shard
 
@@ -119,7 +119,7 @@ def row_of(spans: list[Tokens], width: int) -> dict[str, list[Any]]:
     return row
 
 
-def compare(batch: EpisodeBatch, rows: list[dict[str, list[Any]]], *, texts: bool) -> None:
+def compare(batch: Batch, rows: list[dict[str, list[Any]]], *, texts: bool) -> None:
     """Everything that a batch says."""
     assert batch.x.tolist() == [row["ids"][:-1] for row in rows]
     assert batch.y.tolist() == [row["ids"][1:] for row in rows]
@@ -257,7 +257,7 @@ def test_packed_rows(
             compare(batch, [row_of(row, width) for row in spans], texts=True)
 
 
-def trained_in(batches: list[EpisodeBatch]) -> Counter[tuple[int, float]]:
+def trained_in(batches: list[Batch]) -> Counter[tuple[int, float]]:
     """Every target with a weight above 0, and how often."""
     trained: Counter[tuple[int, float]] = Counter()
     for batch in batches:

@@ -15,8 +15,8 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import Mismatch, UsageError
 from tests.episodes.rows import LENGTHS, assert_all_equal, numbers, open_loader, types_for, write_dataset
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 State = dict[str, Any]
 Open = Callable[[], GPTEpisodeDataLoader]
-Run = tuple[Iterator[EpisodeBatch], Callable[[], State]]
+Run = tuple[Iterator[Batch], Callable[[], State]]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def by_torch(workers: int) -> Callable[[GPTEpisodeDataLoader, State | None], Run
         last = [loader.state_dict()]
         door = view(torch.utils.data.DataLoader, loader, num_workers=workers)
 
-        def batches() -> Iterator[EpisodeBatch]:
+        def batches() -> Iterator[Batch]:
             for batch in door:
                 last[0] = batch.state
                 yield batch
@@ -138,7 +138,7 @@ DOORS = {
 }
 
 
-def run(door: Any, loader: GPTEpisodeDataLoader, state: State | None, n: int) -> tuple[list[EpisodeBatch], State]:
+def run(door: Any, loader: GPTEpisodeDataLoader, state: State | None, n: int) -> tuple[list[Batch], State]:
     """The first `n` batches through a door, and the state after them as it comes back from a JSON file."""
     batches, where = door(loader, state)
     try:

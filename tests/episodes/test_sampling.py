@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import packing as plans
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import EMPTY, Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
 from niels_gpt.episodes.order.states import Place

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import niels_gpt as ng
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import every_row, shards_in_windows
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.states import Place

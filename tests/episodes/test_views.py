@@ -21,12 +21,12 @@ import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from niels_gpt.episodes.batch import EpisodeBatch
-from niels_gpt.episodes.batch_source import BatchSource
-from niels_gpt.episodes.iterate import Prefetch, Reading
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.loader import Prefetch, Reading
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.states import Place
+from niels_gpt.episodes.source import EpisodeSource
 from niels_gpt.errors import CacheError, UsageError
 from tests.conftest import REPOSITORY
 from tests.episodes.rows import assert_all_equal, open_loader, write_dataset
@@ -55,7 +55,7 @@ def nothing_is_left() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
-def in_order(dataset: Path, n: int, **options: Any) -> list[EpisodeBatch]:
+def in_order(dataset: Path, n: int, **options: Any) -> list[Batch]:
     loader = open_loader(dataset, **options)
     return [loader.next_batch() for _ in range(n)]
 
@@ -158,17 +158,17 @@ def test_python_exits_with_the_thread_at_work(dataset: Path) -> None:
 class Failing:
     """A feed that gives so many batches and then an error."""
 
-    def __init__(self, batch_source: BatchSource, good: int, error: BaseException) -> None:
+    def __init__(self, batch_source: EpisodeSource, good: int, error: BaseException) -> None:
         self._batch_source, self._left, self._error = batch_source, good, error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch_source, name)
 
-    def batch(self, place: Place) -> tuple[EpisodeBatch, Place]:
+    def __getitem__(self, place: Place) -> Batch:
         if self._left == 0:
             raise self._error
         self._left -= 1
-        return self._batch_source.batch(place)
+        return self._batch_source[place]
 
 
 ERRORS, GOOD, DEPTHS = [CacheError("bad token"), MemoryError(), SystemExit(3)], [0, 1, 4], [1, 3, 8]
@@ -185,7 +185,7 @@ ERRORS, GOOD, DEPTHS = [CacheError("bad token"), MemoryError(), SystemExit(3)], 
 def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseException, good: int, depth: int) -> None:
     loader = open_loader(dataset)
     batch_source: Any = Failing(loader.batch_source("train"), good, error)
-    batches = Prefetch(Reading(batch_source, "cpu"), depth=depth)
+    batches = Prefetch(Reading(batch_source), "cpu", depth=depth)
     assert_all_equal([next(batches) for _ in range(good)], in_order(dataset, good))
     state = batches.state_dict()
     with pytest.raises(type(error)) as caught:
@@ -202,14 +202,14 @@ def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseExc
 def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who frees some memory and asks again gets it, from the loader, or from where it then stands."""
     first, second = list(itertools.islice(open_loader(dataset).batches(), 2))
-    loader, to, fails = open_loader(dataset), EpisodeBatch.to, [False, True, False, True]
+    loader, to, fails = open_loader(dataset), Batch.to, [False, True, False, True]
 
-    def full(batch: EpisodeBatch, device: Any) -> EpisodeBatch:
+    def full(batch: Batch, device: Any) -> Batch:
         if fails and fails.pop(0):
             raise torch.OutOfMemoryError("no room")
         return to(batch, device)
 
-    monkeypatch.setattr(EpisodeBatch, "to", full)
+    monkeypatch.setattr(Batch, "to", full)
     assert_all_equal([loader.next_batch()], [first])
     with pytest.raises(torch.OutOfMemoryError):
         loader.next_batch()
@@ -228,14 +228,14 @@ def test_ctrl_c_skips_no_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch) -
     expected = in_order(dataset, 5)
     loader = open_loader(dataset)
     assert_all_equal([loader.next_batch(), loader.next_batch()], expected[:2])
-    batch = BatchSource.batch
+    made = EpisodeSource.__getitem__
 
-    def interrupted(self: BatchSource, place: Place) -> Any:
-        batch(self, place)
+    def interrupted(self: EpisodeSource, place: Place) -> Any:
+        made(self, place)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(BatchSource, "batch", interrupted)
+        patch.setattr(EpisodeSource, "__getitem__", interrupted)
         with pytest.raises(KeyboardInterrupt):
             loader.next_batch()
     assert_all_equal([loader.next_batch() for _ in range(3)], expected[2:])
@@ -260,7 +260,7 @@ def test_ctrl_c_while_a_prefetched_batch_is_taken_skips_none(dataset: Path) -> N
 
 def test_closing_while_an_error_waits(dataset: Path) -> None:
     batch_source: Any = Failing(open_loader(dataset).batch_source("train"), 2, MemoryError())
-    batches = Prefetch(Reading(batch_source, "cpu"), depth=1)
+    batches = Prefetch(Reading(batch_source), "cpu", depth=1)
     next(batches)
     batches.close()
     assert prefetching() == []
@@ -428,9 +428,9 @@ def test_an_error_in_a_worker_reaches_the_loop(tmp_path: Path, workers: int) -> 
     assert_all_equal(seen, in_order(folder, len(seen)))
 
 
-def read_until_error(door: Any) -> tuple[list[EpisodeBatch], str]:
+def read_until_error(door: Any) -> tuple[list[Batch], str]:
     """What came, and the message."""
-    seen: list[EpisodeBatch] = []
+    seen: list[Batch] = []
     batches: Any = iter(door)
     try:
         for batch in batches:

@@ -23,8 +23,9 @@ import torch
 import niels_gpt as ng
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
-from niels_gpt.episodes import GPTDataLoader, GPTEpisodeDataLoader, Sampling
+from niels_gpt.episodes import EpisodeWriter, GPTDataLoader, GPTEpisodeDataLoader, Sampling
 from niels_gpt.scale.publish import publish
+from niels_gpt.store.schema import PlacedImage
 from tests.episodes.made import write_manifest, write_split
 from tests.export.sources import pretrain_cache, sft_cache
 from tests.preferences.made import built, pairs, ranked
@@ -73,6 +74,29 @@ def write_datasets(folder: Path) -> None:
         publish(folder / name, f"file://{folder}/store/{name}")
     built(folder / "pairs", pairs(31), shard_bytes=2000)
     built(folder / "ranked", ranked(19), shard_bytes=2000)
+    write_images(folder / "images", draw)
+
+
+def write_images(folder: Path, draw: np.random.Generator) -> None:
+    """Episodes of which every third has no image and the others one or two, in shards; there are no files of them."""
+    writer = EpisodeWriter(folder, "train", shard_bytes=1500, with_images=True)
+    for number in range(40):
+        length = int(draw.integers(12, 30))
+        images = [
+            PlacedImage(5 * at, 4, 10 + number, 20, f"album/{number}-{at}.png", f"{number * 7 + at:064x}")
+            for at in range(number % 3)
+        ]
+        ids = draw.integers(0, 900, length)
+        writer.write(ids, np.array([length]), draw.integers(0, 2, length), images=[images])
+    writer.close()
+
+
+class Pictures:
+    """As `StoredImages`: arrays that tell which image they are of, and where it was found."""
+
+    def arrays(self, image: Any) -> dict[str, np.ndarray[Any, Any]]:
+        facts = [image.episode, image.start, image.tokens, image.width, image.height, int(image.sha256, 16)]
+        return {"pixel_values": np.full((image.tokens, 3), facts[-1], np.float32), "facts": np.array([facts])}
 
 
 def cases() -> dict[str, Callable[[Path], Iterator[Any]]]:
@@ -104,6 +128,9 @@ def cases() -> dict[str, Callable[[Path], Iterator[Any]]]:
     for name in ("plain", "texts", "windows"):
         for world in (1, 4):
             found[f"streamed {name} on {world}"] = streamed(name, world)
+    for packing, rank in itertools.product((False, True), (0, 1)):
+        options = {"packing": packing, "rank": rank, "world_size": 2, "images": Pictures(), "epoch_drop_last": False}
+        found[f"images packing {packing} rank {rank}"] = episodes("images", T=40, B=3, **options)
     for T in (5, 12):
         found[f"windows T={T}"] = opened("windows", T=T)
     for kind, options in (
@@ -262,6 +289,7 @@ def digest(batches: Iterator[Any]) -> str:
             values: dict[str, Any] = {str(at): tensor for at, tensor in enumerate(batch)}
         else:
             values = {name: value for name, value in vars(batch).items() if value is not None and name != "state"}
+            values |= values.pop("media", {})
             values |= {name: batch.state[name] for name in ("seed", "epoch", "position")}
         for name, value in sorted(values.items()):
             array = value.numpy() if isinstance(value, torch.Tensor) else value

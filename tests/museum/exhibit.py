@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from niels_gpt.episodes import EpisodeBatch
+from niels_gpt.episodes import Batch
 from tests.renderers.tiny_families import folder_of
 
 
@@ -43,7 +43,7 @@ def row(ids: Sequence[int], mask: Sequence[bool], **more: Any) -> dict[str, Any]
     return {"input_ids": list(ids), "labels": labels, **more}
 
 
-def with_labels(batch: EpisodeBatch) -> tuple[Tensor, Tensor]:
+def with_labels(batch: Batch) -> tuple[Tensor, Tensor]:
     """Ids and labels of a batch's rows, as other trainers take them: not shifted, one column more than `x`.
 
     ::

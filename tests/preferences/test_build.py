@@ -12,7 +12,7 @@ import pytest
 
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.datasets import open_dataset
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, summarise
 from niels_gpt.preferences.encode import PreferenceTask, shared_prompt

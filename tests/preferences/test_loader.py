@@ -153,8 +153,8 @@ def test_workers_and_threads_give_the_same(folder: Path) -> None:
     with loader(folder).prefetch() as batches:
         for one in expected[:4]:
             assert_equal(one, next(batches))
-    source = loader(folder)._reading("train").source
-    assert_equal(pickle.loads(pickle.dumps(source)).batch(source.place_of(0))[0], expected[0])
+    source = loader(folder).batch_source("train")
+    assert_equal(pickle.loads(pickle.dumps(source))[source.place_of(0)], expected[0])
 
 
 def test_states_of_others_are_refused(folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.mixture import (
     MEASURES,
     Mixture,

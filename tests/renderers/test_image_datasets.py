@@ -17,7 +17,7 @@ pytest.importorskip("PIL")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
-from niels_gpt.episodes.batch import EpisodeBatch
+from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.export.registry import FORMATS
@@ -91,7 +91,7 @@ def built(folder: Path, family: str, rows: Rows, **options: Any) -> Path:
     return folder / "data"
 
 
-def read(dataset: Path, images: StoredImages, **options: Any) -> list[EpisodeBatch]:
+def read(dataset: Path, images: StoredImages, **options: Any) -> list[Batch]:
     settings = {"batch_size": 3, "sequence_length": 400, "shuffle": False, "epoch_drop_last": False, "pad_token_id": 0}
     return list(ng.loader(dataset, images=images, **(settings | options)))
 

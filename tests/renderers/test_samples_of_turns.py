@@ -16,7 +16,7 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.sample_encoder import Samples
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.episodes.rows import EpisodeReader, SpanLocator
+from niels_gpt.episodes.rows import EpisodeReader, spans_of
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, read_recipe
@@ -151,7 +151,7 @@ THINKING = [
 def stored(folder: Path, split: str) -> list[tuple[list[int], list[float]]]:
     """The episodes as a loader reads them."""
     opened = IndexedSplit([folder], split)
-    spans = SpanLocator(opened, None, 200, too_long="error").of_rows(np.arange(len(opened)))
+    spans = spans_of(opened, None, np.arange(len(opened)), 200)
     reader = EpisodeReader(opened, 200, too_long="error", vocab_size=None, use_mask=True)
     ids, mask = reader.ids(spans, 0), reader.weights(spans, reader.texts(spans))
     return [(ids[row, :n].tolist(), mask[row, :n].tolist()) for row, n in enumerate(spans.used.tolist())]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from niels_gpt.episodes.loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from tests.episodes.made import loader
 from tests.export.sources import VOCABULARY, episodes, random_rows
 

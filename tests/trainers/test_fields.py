@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from niels_gpt.episodes.batch import EpisodeBatch  # noqa: E402
+from niels_gpt.episodes.batch import Batch  # noqa: E402
 from niels_gpt.errors import UsageError  # noqa: E402
 from niels_gpt.trainers.fields import CONVENTIONS, fields, named  # noqa: E402
 from tests.episodes.made import loader  # noqa: E402
@@ -50,12 +50,12 @@ def test_all_conventions_train_the_same_pairs(tmp_path: Path, convention: str, i
         assert trained_pairs(convention, found).total() == batch.num_trained_tokens
 
 
-def small_batch(tmp_path: Path) -> EpisodeBatch:
+def small_batch(tmp_path: Path) -> Batch:
     """Two rows of three inputs: texts a b c and d in the first, e f g h in the second."""
     rows = [Row([11, 12, 13], [0, 1, 1]), Row([14], [0]), Row([15, 16, 17, 18], [0, 0, 1, 1])]
     folder = episodes(tmp_path / "in", rows)
     keywords = {"packing": True, "episode_min_tokens": 1, "epoch_shuffle": False}
-    batch: EpisodeBatch = loader(folder, keywords=keywords, block_size=3).next_batch()
+    batch: Batch = loader(folder, keywords=keywords, block_size=3).next_batch()
     assert batch.x.tolist() == [[15, 16, 17], [11, 12, 13]]
     return batch
 

@@ -137,33 +137,34 @@ class Sampling:
         return [name for name in names if vars(self)[name] is not None]
 
     def as_keywords(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """The loader's keywords that mean the same.
+        """The loader's keywords that mean the same, and that are set.
 
         Args:
             keywords: those that the loader's caller passed beside the `Sampling`.
 
         Raises:
-            UsageError: one of them is not `None`.
+            UsageError: one of them is among these.
         """
-        both = [name for name, value in keywords.items() if value is not None]
-        if both:
+        names = {_CONFIG_NAMES.get(name, name): name for name in vars(self)}
+        if both := [name for name in names if name in keywords]:
             raise UsageError(f"sampling and {' and '.join(both)} are given; put all of it into the Sampling")
-        return {_CONFIG_NAMES.get(name, name): value for name, value in vars(self).items()}
+        return {name: value for name, field in names.items() if (value := vars(self)[field]) is not None}
 
     @classmethod
     def of(cls, settings: TrainingConfig, mixture: Mapping[str, float] | None, keywords: Mapping[str, Any]) -> Sampling:
-        """The sampling that a loader's resolved settings, mixture and remaining keywords ask for.
+        """The sampling that a loader's resolved settings, mixture and keywords ask for.
 
         Args:
             mixture: the proportion of each dataset, where `dataset_dir` is a mapping.
-            keywords: `weight_by` and what follows it in `Sampling`.
+            keywords: those of the loader that are set; of these `weight_by` and what follows it in `Sampling` count.
 
         Raises:
             UsageError: they contradict each other.
         """
-        values = dict(keywords)
+        names = ("weight_by", "weights", "temperature", "shuffle_shards", "phases")
+        values = {name: keywords[name] for name in names if name in keywords}
         if mixture is not None:
-            if values["weight_by"] is not None or values["weights"] is not None:
+            if "weight_by" in values or "weights" in values:
                 raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
             # `dataset_dir={"a": 0.7, "b": 0.3}` is short for weights by dataset.
             values |= {"weight_by": "dataset", "weights": mixture}
