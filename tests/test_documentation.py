@@ -287,7 +287,6 @@ def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for split in (True, False):
         test_properties.test_ids_are_those_of_the_text("radio", (), split, 25)
         test_properties.test_every_token_has_the_facts_of_its_first_character("radio", (), split)
-        test_properties.test_batches_equal_single_renderings("radio", (), split)
         test_forgery.test_bodies_never_become_control_tokens("radio", split)
     test_bridges.test_bridges_are_what_rendering_gives("radio", (), 14)
     test_reading.test_completions_are_read_back("radio", ())

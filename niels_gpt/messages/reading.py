@@ -17,7 +17,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.media import kind_of_file, refuse_media
 from niels_gpt.messages import keys
 from niels_gpt.messages.calls import call_of_turn, check_strings, is_json, is_text, read_calls
-from niels_gpt.messages.loss import read_flags, read_weights
+from niels_gpt.messages.loss import read_loss
 from niels_gpt.messages.notes import Notes, shown, without_nothing, wrong_type
 from niels_gpt.messages.reasoning import read_reasoning
 from niels_gpt.messages.tools import read_tools
@@ -151,7 +151,7 @@ def _repaired(message: Any, index: int, notes: Notes | None) -> Message:
     fields = read_reasoning(fields, where, notes)
     if not fields.keys() <= keys.ORDINARY:
         _refuse_meaning(fields, where)
-        fields = read_weights(read_flags(fields, where, notes), where, notes)
+        fields = read_loss(fields, where, notes)
     if "tool_calls" in fields:
         fields["tool_calls"] = read_calls(fields["tool_calls"], where, notes)
     # Without calls, a missing content is an error.
