@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import cached_property
 from weakref import WeakKeyDictionary
 
@@ -47,7 +48,10 @@ class Completion:
     ) -> None:
         ids = token_id_list(token_ids, "token_ids") if decoded is None else [*token_ids]
         # Of the ids 7 9 4 9 2 with the stops 9 and 2: 7, and the rest is ignored, as a server would not have sent it.
-        end = min((ids.index(stop) for stop in stop_ids if stop in ids), default=len(ids))
+        end = len(ids)
+        for stop in stop_ids:
+            with suppress(ValueError):
+                end = ids.index(stop, 0, end)
         self.stopped = end < len(ids)
         self.ids = ids[:end]
         self._added, self._controls = encoder.added_ids, encoder.control_ids
@@ -91,7 +95,7 @@ class Completion:
             return at
         if marker in self._controls:
             return -1
-        if inner := control_in(self._encoder, marker):
+        if marker not in self._added and (inner := control_in(self._encoder, marker)):
             offset = marker.index(inner)
             at = self.find_id(inner, start + offset)
             while at >= 0 and not self.text.startswith(marker, at - offset, end):
@@ -127,8 +131,8 @@ class Completion:
 
     def has_id_of(self, marker: str) -> bool:
         """Whether the marker is somewhere by its id, or the control token is that its spelling contains."""
-        control = self._controls.get(control_in(self._encoder, marker))
-        return not {self._added.get(marker), control}.isdisjoint(self.ids)
+        token = self._added.get(marker)
+        return (self._controls.get(control_in(self._encoder, marker)) if token is None else token) in self.ids
 
     def has_text(self, start: int, stop: int) -> bool:
         """Whether the tokens `start` to `stop` have more than white space."""
