@@ -181,7 +181,7 @@ def test_instructions_that_the_template_puts_first() -> None:
     assert proof.problems == []
     assert [proof.text[span.start : span.stop] for span in proof.sampled] == ["Hello.<|im_end|>", "So.<|im_end|>"]
     assert proof.text.startswith("be brief")
-    assert set(proof.owner[:8].tolist()) == {2}
+    assert set((proof.states[:8] >> 4).tolist()) == {2}
     assert renderer.render(chat).attribution == "full"
     mixed = source.replace("m.role == 'system'", "m.role == 'user'").replace("m.role != 'system'", "m.role != 'user'")
     assert made(mixed).render(chat).attribution.startswith("partial: the template writes a message after a later one")

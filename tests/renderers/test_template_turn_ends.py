@@ -181,7 +181,7 @@ def test_a_default_text_without_a_stop_is_of_no_message(turn: str, chat: list[di
     prompt = "ASSISTANT:" if "USER" in turn else "<|image_pad|>"
     renderer = made(source + "{% endset %}{{ all }}{% if add_generation_prompt %}" + prompt + "{% endif %}")
     assert renderer.render(chat).attribution == "full"
-    assert set(renderer.proof(chat).owner[:8].tolist()) == {-1}
+    assert set((renderer.proof(chat).states[:8] >> 4).tolist()) == {-1}
     assert runs(renderer, chat)[0][:2] in (("Be kind.\n\n", -1), ("Be kind.", -1))
 
 
@@ -232,8 +232,8 @@ def test_turns_without_text_have_owners_in_templates_without_a_prompt() -> None:
     turn += "{{ '<|im_end|>\n' if m.role == 'assistant' }}"
     renderer = made("{% set all %}<|im_end|>{% for m in messages %}" + turn + "{% endfor %}{% endset %}{{ all }}")
     found = renderer.proof([system(""), user(""), assistant("Hello.")])
-    assert found.owner[found.text.index("system")] == 0
-    assert found.owner[found.text.index("user")] == 1
+    assert found.states[found.text.index("system")] >> 4 == 0
+    assert found.states[found.text.index("user")] >> 4 == 1
 
 
 def test_the_stop_of_an_empty_question_that_is_written_after_the_loop() -> None:

@@ -7,8 +7,8 @@ bridge). A family has that text in its grammar; for a template it is found by re
     rendered with the new messages      <u>probe<e>\\n<a>\\nYo<e>\\n<u>More<e>\\n<a>\\n
     bridge                                                 \\n<u>More<e>\\n<a>\\n
 
-What this guarantees: the completion's text is in the rendering exactly as it was sampled, and the added text is the
-same after two unrelated conversations. If one of these does not hold, there is no bridge (`None`).
+There is a bridge only if the completion's text is in the rendering exactly as it was sampled, and the added text is the
+same after two unrelated conversations.
 """
 
 from __future__ import annotations

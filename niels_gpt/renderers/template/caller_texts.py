@@ -1,6 +1,6 @@
 """Keeps the caller's texts text: no role, label or content of a conversation becomes a control token.
 
-What this guarantees: where it is not shown whose a control token is, it is text, and the reason is returned.
+Where nothing shows whose a control token is, it is text.
 """
 
 from __future__ import annotations

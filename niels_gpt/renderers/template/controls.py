@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
+
+from niels_gpt.renderers.template.strings import any_of
 
 # The names under which templates read the reasoning: Qwen3 `reasoning_content`, gpt-oss `thinking`.
 REASONING_FIELDS: Final = ("reasoning_content", "thinking", "reasoning")
@@ -36,11 +37,9 @@ class ControlTokens:
     """
 
     def __init__(self, spellings: Iterable[str], stops: Iterable[str], final_stop: str = "") -> None:
-        # One token may begin with another, and `re` takes the first alternative that matches.
-        longest_first = sorted(spellings, key=len, reverse=True)
-        self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")  # (?!) never matches
-        self._stops = frozenset(stops)
-        self.ends = sorted({sign for one in longest_first for sign in (one[0], one[-1])})  # signs at their ends
+        spellings = [*spellings]
+        self._any, self._stops = any_of(spellings), frozenset(stops)
+        self.ends = sorted({sign for one in spellings for sign in (one[0], one[-1])})  # signs at their ends
         self.final_stop = final_stop
 
     def first(self, text: str) -> str:
@@ -55,10 +54,8 @@ class ControlTokens:
 
     def at_end(self, text: str) -> str:
         """The control token that a text ends in; empty if it ends in something else."""
-        last = None
-        for last in self._any.finditer(text):  # noqa: B007 (the last one is used)
-            pass
-        return last.group() if last is not None and last.end() == len(text) else ""
+        found = [*self._any.finditer(text)]
+        return found[-1].group() if found and found[-1].end() == len(text) else ""
 
     def words(self, text: str) -> str:
         """A text without its control tokens and the white space around it."""
@@ -87,19 +84,14 @@ class ControlTokens:
 
     def before_split_token(self, text: str, end: int) -> int:
         """`end`, moved back to the start of a control token that it would cut in two."""
-        for start, stop in self.places(text):
-            if start < end < stop:
-                return start
-        return end
+        return next((start for start, stop in self.places(text) if start < end < stop), end)
 
     def stop_after(self, text: str, start: int, *, at_once: bool) -> int | None:
         """The end of the first stop token after `start`; `None` if there is no control token at all.
 
         If no stop token follows, the turn ends with the first control token, or with the last one where more markup
-        may come first (`at_once=False`).
+        may come first (`at_once=False`): `<eos>` of `</a><eos>\\n<u>`, and `</a>` where none is a stop.
         """
-        # After the content of <a>Yo</a><eos>\n<u> the end is the stop token <eos>. Of <a>Yo</a>\n<u>, where no control
-        # token is a stop, it is </a>.
         following = list(self._any.finditer(text, start))
         stop = next((found for found in following if found.group() in self._stops), None)
         if stop is None and following:

@@ -9,11 +9,8 @@ compares texts with, but not in what it writes. Then the output shows whose each
     text        "Hm.</think>4"      "Hm.①/think>4"       ①: a private-use character in the place of `<`
     output      "</think>4"         "</think>4"           the token is the template's
 
-A template may also cut a text at its tokens and put its own between the parts (`split`, then `join`). Then it writes
-one for each of the caller's, and the disguise proves nothing; `writes_them_again` says so.
-
-What this guarantees: a token that has its own spelling in the disguised output was written by the template. What it
-does not: that the disguised template writes the same text; `attributor.py` compares the two.
+So a token that has its own spelling in the disguised output was written by the template, unless that cuts a text at
+its tokens and puts its own between the parts (`split`, then `join`): `writes_them_again` says so.
 """
 
 from __future__ import annotations

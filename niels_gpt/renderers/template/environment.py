@@ -4,8 +4,7 @@ Like transformers' it is sandboxed, trims blocks and has loop controls, `tojson`
 `{% generation %}`. Every failure of a template becomes a `MessageError`, where it refuses or fails on a conversation,
 or a `TemplateError`, where the template itself cannot be used.
 
-What this guarantees: a template cannot reach Python (the sandbox). What it does not: limits on time and memory, for
-which there is `isolation.py`.
+A template cannot reach Python (the sandbox); limits on time and memory are those of `isolation.py`.
 """
 
 from __future__ import annotations

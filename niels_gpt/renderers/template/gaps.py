@@ -8,20 +8,17 @@ A gap is the text between the contents of two messages. In it one turn ends and 
                <e> is the stop of message 1, and \n belongs to it
 
 An answer depends on the template, the kinds of the messages around the gap (`standins.py`) and the gap's text with the
-labels in it masked, and never on the conversation that asked first. So renderings are the same in any order and in
-every process. Where the stand-ins are written otherwise than the conversation, nothing is answered, and the oracle
-attributes the conversation itself.
+labels in it masked, and never on the conversation that asked first. Where the stand-ins are written otherwise than the
+conversation, nothing is answered.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from niels_gpt.renderers.template.controls import ControlTokens
-from niels_gpt.renderers.template.proofs.proof import END, START, Problem
 from niels_gpt.renderers.template.stretches import Stretch
 
 _NO_LABELS: Final[Sequence[Stretch]] = ()
@@ -49,38 +46,6 @@ class Gap(NamedTuple):
     labels: Sequence[Stretch]
     masks: Sequence[tuple[int, int]]
     text: str
-
-
-class Run(NamedTuple):
-    """From this place of a gap on, characters have this owner and kind.
-
-    Attributes:
-        mask, offset: the place: characters after the end of the mask with this number, -1 for the gap's start.
-        owner: a message, -1 for none.
-        kind: a `Kind`.
-        inserted: a text that is written there, which the template's output lacks (the option `final_stop`).
-    """
-
-    mask: int
-    offset: int
-    owner: int
-    kind: int
-    inserted: str = ""
-
-
-@dataclass(frozen=True)
-class Division:
-    """How a gap divides.
-
-    Attributes:
-        runs: in order; the first begins at the gap's start.
-        sampled: whether the text after the gap is sampled.
-        problems: what could not be proven here.
-    """
-
-    runs: tuple[Run, ...]
-    sampled: bool
-    problems: tuple[Problem, ...]
 
 
 def gaps_of(
@@ -174,30 +139,3 @@ def _merged(masks: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, stop))
     return merged
-
-
-def place_in(gap: Gap, position: int) -> tuple[int, int] | None:
-    """A position as the number of the mask before it and the characters after that; `None` within a mask."""
-    number, base = -1, gap.start
-    for index, (start, stop) in enumerate(gap.masks):
-        if position >= stop:
-            number, base = index, stop
-        elif position > start:
-            return None
-    return number, position - base
-
-
-def position_in(gap: Gap, run: Run) -> int:
-    """The position of a run in a gap with as many masks."""
-    return (gap.start if run.mask < 0 else gap.masks[run.mask][1]) + run.offset
-
-
-def concerns(problem: Problem, gap: Gap) -> bool:
-    """Whether a problem is one of this gap: of the message that ends in it, begins in it, or has no text around it."""
-    first, last = sorted((gap.before, gap.after))
-    is_within = first < problem.message < last
-    if problem.where == START:
-        return is_within or problem.message == gap.after
-    if problem.where == END:
-        return is_within or problem.message == gap.before
-    return is_within or problem.message in (gap.before, gap.after)

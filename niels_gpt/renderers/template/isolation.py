@@ -6,9 +6,9 @@ template runs in a child process. Messages are lines of JSON; the parent takes n
     parent              {"source": ..., "variables": ...}              {"text": "26 Jul 2024"}
     child   {"text": ""}                      {"clock": "%d %b %Y"}              {"text": "<u>Hi"}
 
-What this guarantees: a limit on memory, time, size of files and of the output, and no secrets in the child's
-environment. What it does not: protection of files that the user can read, or of the network, from a template that
-breaks out of the sandbox; use a container for that. Windows has no such limits.
+So memory, time, sizes of files and of the output are limited, and the child's environment has no secrets. Files that
+the user can read, and the network, are not protected from a template that breaks out of the sandbox; use a container
+for that. Windows has no such limits.
 """
 
 from __future__ import annotations

@@ -35,13 +35,13 @@ class TemplateFamily:
 
 
 _ALL: Final = "texts 34 of 34, reasoning 8 of 8, tools 34 of 34, calls 56 of 56"
-_PHI_3: Final = "texts 34 of 34, reasoning 8 of 8, tools 34 of 34, calls 56 of 56"
 _PHI: Final = "The template writes no tools, no calls and no results."
-_OLMO_STOPS: Final = ("<|im_end|>", "<|endoftext|>")
-_OLMO: Final = (
-    "The last answer of a conversation ends in <|endoftext|>, those before it in <|im_end|>. Arguments as JSON text "
-    "make it fail; pass objects."
-)
+_OLMO: Final[dict[str, Any]] = {
+    "options": {"tool_parser": "olmo-3"},
+    "stops": ("<|im_end|>", "<|endoftext|>"),
+    "notes": "The last answer of a conversation ends in <|endoftext|>, those before it in <|im_end|>. Arguments as "
+    "JSON text make it fail; pass objects.",
+}
 
 TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "gemma-4": TemplateFamily(
@@ -101,13 +101,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     ),
     "lfm2": TemplateFamily(
         "LFM2",
-        (
-            "LiquidAI/LFM2-350M",
-            "LiquidAI/LFM2-700M",
-            "LiquidAI/LFM2-1.2B",
-            "LiquidAI/LFM2-2.6B",
-            "LiquidAI/LFM2-8B-A1B",
-        ),
+        tuple(f"LiquidAI/LFM2-{size}" for size in ("350M", "700M", "1.2B", "2.6B", "8B-A1B")),
         {"tool_parser": "lfm2"},
         template="templates/trl-lfm2",
         proven=_ALL,
@@ -136,12 +130,7 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     ),
     "granite-4": TemplateFamily(
         "Granite 4.0",
-        (
-            "ibm-granite/granite-4.0-micro",
-            "ibm-granite/granite-4.0-h-micro",
-            "ibm-granite/granite-4.0-h-tiny",
-            "ibm-granite/granite-4.0-h-small",
-        ),
+        tuple(f"ibm-granite/granite-4.0-{size}" for size in ("micro", "h-micro", "h-tiny", "h-small")),
         {"tool_parser": "hermes"},
         stops=("<|end_of_text|>",),
         notes="There is always a system turn: without a text of yours it holds the tools or a default.",
@@ -149,17 +138,9 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
     "olmo-3": TemplateFamily(
         "OLMo 3 Instruct",
         ("allenai/Olmo-3-7B-Instruct-SFT", "allenai/Olmo-3-7B-Instruct-DPO", "allenai/Olmo-3-7B-Instruct"),
-        {"tool_parser": "olmo-3"},
-        stops=_OLMO_STOPS,
-        notes=_OLMO,
+        **_OLMO,
     ),
-    "olmo-3.1": TemplateFamily(
-        "OLMo 3.1 Instruct",
-        ("allenai/Olmo-3.1-32B-Instruct",),
-        {"tool_parser": "olmo-3"},
-        stops=_OLMO_STOPS,
-        notes=_OLMO,
-    ),
+    "olmo-3.1": TemplateFamily("OLMo 3.1 Instruct", ("allenai/Olmo-3.1-32B-Instruct",), **_OLMO),
     "smollm3": TemplateFamily(
         "SmolLM3",
         ("HuggingFaceTB/SmolLM3-3B",),
@@ -171,10 +152,8 @@ TEMPLATE_FAMILIES: dict[str, TemplateFamily] = {
         "<tool_call> blocks. Tools are its variable xml_tools, and a late system message is left out. It writes the "
         "date: give --date.",
     ),
-    "phi-3": TemplateFamily("Phi-3", template="templates/trl-phi3", proven=_PHI_3, stops=("<|end|>",), notes=_PHI),
-    "phi-3.5": TemplateFamily(
-        "Phi-3.5", template="templates/trl-phi3_5", proven=_PHI_3, stops=("<|end|>",), notes=_PHI
-    ),
+    "phi-3": TemplateFamily("Phi-3", template="templates/trl-phi3", proven=_ALL, stops=("<|end|>",), notes=_PHI),
+    "phi-3.5": TemplateFamily("Phi-3.5", template="templates/trl-phi3_5", proven=_ALL, stops=("<|end|>",), notes=_PHI),
     "phi-4": TemplateFamily("Phi-4", ("microsoft/phi-4",), stops=("<|im_end|>",), notes=_PHI),
     "phi-4-mini": TemplateFamily(
         "Phi-4-mini",

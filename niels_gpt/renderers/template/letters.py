@@ -12,9 +12,7 @@ character of it is proven to come from there. What is in no such stretch was wri
 
 Labels that are equal get equal letters, because templates compare names. Strings that a template searches for in texts
 (`</think>`) stay, and the text is cut there: each part has two letters. Numbers in a call's arguments get one letter.
-
-What this guarantees: no character of a stretch is the template's, and no character outside is of a text that has
-letters. What it does not: that there is such a proof; `Unseen` says why there is none.
+So no character of a stretch is the template's, and none outside is of a text that has letters; or it is `Unseen`.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.messages import NoContent
-from niels_gpt.renderers.conversation import to_json
 from niels_gpt.renderers.template.controls import REASONING_FIELDS, ControlTokens
 from niels_gpt.renderers.template.strings import TAG, TemplateStrings, any_of, strings_in
 
@@ -40,7 +36,7 @@ _IS_LETTER: Final = re.compile("[\ue000-\uf8ff\U000f0000-\U000ffffd]")
 _ESCAPED: Final = re.compile(r"\\u(?:[eE][0-9a-fA-F]{3}|[fF][0-8][0-9a-fA-F]{2})")  # as JSON or `repr` writes a letter
 # Characters that JSON escapes or that decide about quotes, which are not replaced; white space is not, either.
 _STAYING: Final = frozenset("\"'\\\x7f" + "".join(map(chr, range(33))))
-_NO_LABELS: Final = frozenset({"role", "train", "weight"})
+_NO_LABELS: Final = frozenset({"train", "weight", *REASONING_FIELDS})
 # The words of the chat format and of JSON schemas. Templates look them up, and none of them spells a control token.
 STANDARD_WORDS: Final = frozenset(
     {"type", "function", "name", "description", "parameters", "properties", "required", "string", "integer", "object"}
@@ -72,8 +68,8 @@ class Leaf(NamedTuple):
     message: int
     field: str
     text: str
-    first: int
-    last: int
+    first: int = 0
+    last: int = 0
     before: int = 0
     number: int = 0
     forms: tuple[str, ...] = ()
@@ -83,21 +79,17 @@ Ints = npt.NDArray[np.int64]
 Mark = tuple[Leaf, bool, str]  # a letter's leaf, whether it is the leaf's last one, the character that it replaces
 
 
-@dataclass(frozen=True)
-class Manner:
+class Manner(NamedTuple):
     """What gets letters.
 
     Attributes:
-        labels: also labels, and not contents alone; without them, the name of a call counts as a content.
-        scalars: also numbers, true, false and null in the arguments of calls.
-        names: also names of parameters and arguments that the template compares something with, such as "text".
-        signs: also the signs at both ends of texts, and not their words alone: a template may look for a full stop.
+        labels: also labels and numbers, and not texts alone; without them, the name of a call counts as a content.
+        careful: only the words of texts: no signs at their ends (a template may look for a full stop), no numbers, no
+            names of parameters that the template compares something with, such as "text".
     """
 
     labels: bool = True
-    scalars: bool = True
-    names: bool = True
-    signs: bool = True
+    careful: bool = False
 
 
 USUAL: Final = Manner()
@@ -111,7 +103,7 @@ class Lettered:
         messages, tools, variables: to be rendered.
         leaves: the texts, in order.
         marks: letter -> its leaf, whether it is the leaf's last letter, and the character that it replaces.
-        patterns: for each message and field its texts' patterns, as `_Lettering._parts` shows.
+        patterns: for each message and field its texts' patterns, as `Lettering._parts` shows.
         has_scalars: whether values that are no texts got letters.
         has_tokens: whether a text has a control token that the template searches for (`disguise.py`).
         fits: false if some text has no pattern that stand-in texts can have.
@@ -165,24 +157,6 @@ def _keys_of(value: Any, is_name: bool = False) -> set[tuple[str, bool]]:
     return set[tuple[str, bool]]().union(*map(_keys_of, value)) if isinstance(value, list | tuple) else set()
 
 
-def given(message: Mapping[str, Any], *, text_arguments: bool = False) -> dict[str, Any]:
-    """A message as templates read it: reasoning under every name, and a missing content left out, as transformers does.
-
-    Args:
-        text_arguments: arguments of calls are passed as JSON text.
-    """
-    if len(message) == 2 and type(message.get("content")) is str:  # most messages
-        return cast("dict[str, Any]", message)
-    fields = {key: value for key, value in message.items() if type(value) is not NoContent}
-    if text_arguments and "tool_calls" in fields:
-        fields["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": to_json(call["function"]["arguments"])}}
-            for call in fields["tool_calls"]
-        ]
-    reasoning = message.get("reasoning_content")
-    return fields if reasoning is None else {**dict.fromkeys(REASONING_FIELDS, reasoning), **fields}
-
-
 @dataclass(frozen=True)
 class Writer:
     """What is the same for all conversations of a template.
@@ -210,35 +184,20 @@ class Writer:
     @cached_property
     def sought(self) -> re.Pattern[str]:
         """The others, which stay in every text."""
-        return any_of(word for word in self.words if not self.controls.first(word))
+        return any_of({*self.words} - {*self.tokens})
 
     @cached_property
     def compared(self) -> frozenset[str]:
         """The strings that stay where a text or a label is nothing else: all that it compares, but control tokens."""
         return frozenset(text for text in self.strings.compared if not self.controls.first(text))
 
-    def letter(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Any,
-        variables: Mapping[str, Any],
-        manner: Manner,
-        taken: frozenset[str] = frozenset(),
-    ) -> Lettered:
-        """A conversation with letters in its texts.
 
-        Args:
-            messages: as `given` returns them.
-            taken: letters that texts have already.
+class Lettering:
+    """Puts letters into the texts of one conversation.
 
-        Raises:
-            Unseen: it has more texts than there are letters.
-        """
-        return _Lettering(self, manner, taken).conversation(messages, tools, variables)
-
-
-class _Lettering:
-    """Puts letters into the texts of one conversation."""
+    Args:
+        taken: letters that texts have already.
+    """
 
     def __init__(self, writer: Writer, manner: Manner, taken: frozenset[str]) -> None:
         self.writer, self.manner, self.out = writer, manner, Lettered()
@@ -247,7 +206,11 @@ class _Lettering:
         self.names: dict[str, str] = {}  # of parameters that are named as words of the schema
 
     def conversation(self, messages: Sequence[Mapping[str, Any]], tools: Any, variables: Mapping[str, Any]) -> Lettered:
-        """The conversation with letters."""
+        """A conversation, of messages as `Reads.given` returns them, with letters.
+
+        Raises:
+            Unseen: it has more texts than there are letters.
+        """
         out, controls = self.out, self.writer.controls
         try:
             out.messages = [
@@ -281,16 +244,16 @@ class _Lettering:
     def _message(self, message: Mapping[str, Any], index: int) -> dict[str, Any]:
         lettered = dict(message)
         for key, value in message.items():
-            if key == "role":
-                if value not in self.writer.roles and value not in self.writer.compared:
-                    lettered[key] = self._label(value, "role")
-            elif key == "content":
+            if key == "content":
                 lettered[key] = self._content(value, index, "content")
             elif key == "tool_calls":
                 lettered[key] = [self._call(call, index) for call in value]
-            elif key not in _NO_LABELS and key not in REASONING_FIELDS:
+            elif key == "role":
+                known = value in self.writer.roles or value in self.writer.compared
+                lettered[key] = value if known else self._label(value, "role")
+            elif key not in _NO_LABELS:
                 lettered[key] = self._label(value, "label")
-        if "reasoning_content" in message:  # `given` has the same text under every name
+        if "reasoning_content" in message:  # `Reads.given` has the same text under every name
             reasoning = self._content(message["reasoning_content"], index, "reasoning")
             lettered |= {key: reasoning for key in REASONING_FIELDS if key in message}
         return self._with_keys(lettered)
@@ -337,7 +300,7 @@ class _Lettering:
             return {names[key]: self._arguments(item, index) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [self._arguments(item, index) for item in value]
-        if self.manner.scalars:
+        if self.manner == USUAL:
             self.out.has_scalars = True
             letter = next(self.letters)
             forms = tuple(dict.fromkeys((json.dumps(value), str(value), repr(value))))
@@ -348,7 +311,7 @@ class _Lettering:
 
     def _key(self, key: str, index: int) -> str:
         """The name of an argument, which has letters even if the template compares something with it."""
-        if not self.manner.names or not self._is_open(key):
+        if self.manner.careful or not self._is_open(key):
             return self._text(key, index, "call")
         self._add_pattern(WORD, index, "call")
         return self._whole(key, index, "call")
@@ -372,24 +335,24 @@ class _Lettering:
         return self._label(value, name)
 
     def _name(self, text: str, name: str) -> str:
-        is_kept = text in STANDARD_WORDS or text in self.writer.compared
-        if not is_kept or not self.manner.names or not self._is_open(text):
+        if not self._stays(text) or self.manner.careful or not self._is_open(text):
             return cast(str, self._label(text, name))
         if text not in self.names:
             self.names[text] = self._whole(text, -1, name)
         return self.names[text]
 
+    def _stays(self, label: str) -> bool:
+        return label in STANDARD_WORDS or label in self.writer.compared
+
     def _new_label(self, text: str, name: str) -> str:
         lettered = text
-        if text not in STANDARD_WORDS and text not in self.writer.compared:
-            lettered = self._whole(text, -1, name) if self._is_open(text) else self._part_of_label(text, name)
+        if not self._stays(text):
+            if self._is_open(text):
+                lettered = self._whole(text, -1, name)
+            elif self._ends(text, 0, len(text))[0] >= 0:  # within the signs at its ends
+                lettered = self._with_letters(text, -1, name, [(0, len(text))])
         self.labels[text] = lettered
         return lettered
-
-    def _part_of_label(self, text: str, name: str) -> str:
-        """A label with letters within the signs at its ends."""
-        first, last = self._ends(text, 0, len(text))
-        return text if first < 0 else self._with_letters(text, -1, name, [(first, last + 1)])
 
     def _text(self, text: str, index: int, name: str) -> str:
         """A content with letters; its pattern is recorded."""
@@ -486,7 +449,7 @@ class _Lettering:
         """Whether both ends of a text can be letters."""
         if not text or text[0] in _STAYING or text[-1] in _STAYING:
             return False
-        if not self.manner.signs and not (text[0].isalnum() and text[-1].isalnum()):
+        if self.manner.careful and not (text[0].isalnum() and text[-1].isalnum()):
             return False
         return not (text[0].isspace() or text[-1].isspace())
 

@@ -20,11 +20,10 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.messages import Message, normalise
+from niels_gpt.messages import normalise
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.kinds import SAMPLED, Kind, pack
-from niels_gpt.renderers.template.divisions import states_of
 from niels_gpt.renderers.template.isolation import IsolationError
 from niels_gpt.renderers.template.proofs.probes import Probe, literal_probe, probes
 from niels_gpt.renderers.template.proofs.proof import Proof, SampledSpan, Unproven
@@ -69,7 +68,7 @@ class ProbeResult:
             "stops": sorted({span.stop_token for span in self.spans}),
             "rules": sorted({span.rule for span in self.spans} - {""}),
             "pieces": [
-                {"text": piece.text, "message": piece.msg, "kind": piece.kind.name.lower()} for piece in self.pieces
+                {"text": text, "message": message, "kind": kind.name.lower()} for text, message, kind in self.pieces
             ],
         }
 
@@ -128,15 +127,16 @@ class TemplateReport:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON."""
+        reasons = {
+            status: {text: [one.probe.name for one in some] for text, some in self.reasons(status).items()}
+            for status in STATUSES[1:]
+        }
         return {
             "name": self.name,
             "template_sha256": self.template_sha256,
             "passed": self.passed,
             "counts": self.counts,
-            "reasons": {
-                status: {text: [one.probe.name for one in some] for text, some in self.reasons(status).items()}
-                for status in STATUSES[1:]
-            },
+            "reasons": reasons,
             "rules": self.rules,
             "stop_tokens": list(self.stop_tokens),
             "stops": self.stops,
@@ -160,8 +160,7 @@ def report_on(renderer: TemplateRenderer, name: str = "", progress: Progress = S
     for probe in every:
         results.append(result_of(renderer, probe))
         progress.advance(1)
-    sha256 = renderer.fingerprints["template_sha256"]
-    proposed = proposed_stop(renderer, results)
+    sha256, proposed = renderer.fingerprints["template_sha256"], _proposed_stop(renderer, results)
     return TemplateReport(name or renderer.encoder.name, sha256, results, renderer.stop_tokens, proposed)
 
 
@@ -182,18 +181,15 @@ def result_of(renderer: TemplateRenderer, probe: Probe) -> ProbeResult:
         reason = reason or str(error)
     else:
         spans = tuple(proof.sampled)
-        reason = reason or str(next(iter(proof.problems), "")) or _difference(out, proof, messages)
-    status: Status = "partial" if reason else "proven"
-    return ProbeResult(probe, status, reason, out.notes.route, spans, tuple(out.pieces()))
+        reason = reason or str(next(iter(proof.problems), "")) or _difference(renderer.final_stop, out, proof)
+    return ProbeResult(probe, "partial" if reason else "proven", reason, out.notes.route, spans, tuple(out.pieces()))
 
 
-def _difference(out: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
+def _difference(final_stop: str, out: Emitter, proof: Proof) -> str:
     """Where a rendering's attribution is not the one that the oracle proves; "" if it is."""
-    expected, text = states_of(proof, messages), "".join(out.texts)
-    for span in reversed(proof.sampled):
-        if span.message in proof.added_stops:  # the rendering has the stop that the option `final_stop` writes
-            stop = [pack(span.message, Kind.STOP)] * len(span.stop_token)
-            expected = np.insert(expected, [span.stop] * len(stop), stop)
+    text, expected = "".join(out.texts), proof.states
+    for place, message in reversed(proof.stops):  # the rendering has the stop that the option `final_stop` writes
+        expected = np.insert(expected, place, [pack(message, Kind.STOP)] * len(final_stop))
     found = np.repeat(np.array(out.facts, np.int64), [len(piece) for piece in out.texts])
     if len(found) != len(expected):
         return f"one way gives a text of {len(found)} characters, the other of {len(expected)}"
@@ -203,14 +199,11 @@ def _difference(out: Emitter, proof: Proof, messages: Sequence[Message]) -> str:
     if not differs.any():
         return ""
     at = int(np.argmax(differs))
-    return f"the two ways differ at {text[at : at + 20]!r}: {_of(found[at])} by letters, {_of(expected[at])} by proof"
+    one, other = (f"{Kind(fact & 15).name.lower()} of message {fact >> 4}" for fact in (found[at], expected[at]))
+    return f"the two ways differ at {text[at : at + 20]!r}: {one} by letters, {other} by proof"
 
 
-def _of(fact: int) -> str:
-    return f"{Kind(fact & 15).name.lower()} of message {fact >> 4}"
-
-
-def proposed_stop(renderer: TemplateRenderer, results: Sequence[ProbeResult]) -> str:
+def _proposed_stop(renderer: TemplateRenderer, results: Sequence[ProbeResult]) -> str:
     """A value of the option `final_stop` with which a partial probe is proven; "" if there is none.
 
     It is the stop that the template writes after other answers (Qwen 1.5), or the tokenizer's eos where it writes none.

@@ -55,7 +55,7 @@ def no_clock(form: str) -> str:
 class TemplateRenderer(BaseRenderer):
     """Renders conversations through a chat template, with the text that serving renders, and attributes every token.
 
-    The package's docstring describes how. Instances pickle and are thread-safe.
+    Instances pickle and are thread-safe.
 
     Args:
         tokenizer: anything that `open_encoder` accepts: a hub name, a directory, a tokenizer object, an encoder.
@@ -179,9 +179,9 @@ class TemplateRenderer(BaseRenderer):
 
     def with_final_stop(self, final_stop: str) -> TemplateRenderer:
         """The same with this `final_stop`; `UsageError` if it is no control token of the tokenizer."""
-        closed = copy.copy(self)  # shallow, so that both share the encoder
-        closed._end_with(final_stop)
-        return closed
+        other = copy.copy(self)  # shallow, so that both share the encoder
+        other._end_with(final_stop)
+        return other
 
     def _end_with(self, final_stop: str) -> None:
         """Set what ends turns: the arguments `stops` and `final_stop`, eos, and the stops of the generation config."""
@@ -204,9 +204,7 @@ class TemplateRenderer(BaseRenderer):
             compile_template(self.source, self._clock)  # reports an error at once
             run = partial(_run, self._clock)
         writer = Writer(template_strings(self.source), self.controls, frozenset(self._roles))
-        bos = self._variables.get("bos_token")
-        bos = bos if isinstance(bos, str) else ""
-        return Attributor(run, self.source, writer, self._variables, bos, self.final_stop)
+        return Attributor(run, self.source, writer, self._variables, self.final_stop)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the compiled template, which does not pickle, and what is remembered; both are computed again.

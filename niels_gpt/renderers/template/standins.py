@@ -1,56 +1,34 @@
 """Short conversations of fixed texts that stand in for a part of a real one.
 
-How a template divides what it writes between two texts does not depend on the texts, but on the kinds of the messages
-around. So the oracle is asked about a conversation of the same kinds with fixed texts, and its answer holds for every
-conversation that has such a place (`gaps.py`)::
+What a template writes between two texts depends on the kinds of the messages around. So the oracle is asked about a
+conversation of the same kinds with fixed texts, and its answer holds for every conversation that has such a place
+(`gaps.py`, which compares what is written there)::
 
     conversation   system, user, assistant, user, assistant, user, assistant, user
     the place      after the second answer
     window         system, user, assistant, user, assistant, user, ...
     stand-ins      "stand-in 0", "stand-in 1", ...
-
-What this guarantees: a window depends on the kinds alone. What it does not: that the template writes the same there as
-in the conversation; `gaps.py` compares the two texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import product, takewhile
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from niels_gpt.errors import MessageError
+from niels_gpt.renderers.template.controls import CONTENT_FIELDS
 from niels_gpt.renderers.template.letters import PLAIN, WORD, Lettered
+from niels_gpt.renderers.template.proofs.probes import LOOK_UP
 
 _FEW: Final = 1  # messages after a place that are taken as they are
 _MOST: Final = 12  # messages of a conversation that is its own window
 _LONGEST: Final = 24  # messages of a window without instructions
-_READ: Final = frozenset(
-    {"role", "content", "tool_calls", "reasoning_content", "thinking", "reasoning", "train", "weight"}
-)
-_VALUES: Final[Mapping[str, Any]] = {
-    "str": "stand-in",
-    "scalar": 3,
-    "list": ["stand-in"],
-    "dict": {"in": "stand-in"},
-}
+_READ: Final = frozenset({"role", "train", "weight", *CONTENT_FIELDS})
+_VALUES: Final = {"str": "stand-in", "scalar": 3, "list": ["stand-in"], "dict": {"in": "stand-in"}}
 _NAME: Final = "look_up"
 # What templates write of a declaration besides its texts is not part of a place, so that one is enough.
-TOOLS: Final = [
-    {
-        "type": "function",
-        "function": {
-            "name": _NAME,
-            "description": "Looks up a place.",
-            "parameters": {
-                "type": "object",
-                "properties": {"place": {"type": "string", "description": "Its name."}},
-                "required": ["place"],
-            },
-        },
-    }
-]
+TOOLS: Final = [*LOOK_UP]
 
 
 class MessageKind(NamedTuple):
@@ -78,7 +56,7 @@ _USER, _ANSWER = MessageKind("user", "text", (WORD,)), MessageKind("assistant", 
 
 
 def shape_of(messages: Sequence[Mapping[str, Any]], lettered: Lettered) -> Shape | None:
-    """The kinds of messages, as `letters.given` returns them; `None` if stand-ins cannot have one of these kinds."""
+    """The kinds of messages, as `Reads.given` returns them; `None` if stand-ins cannot have one of these kinds."""
     if not lettered.fits:
         return None
     kinds, patterns = list[MessageKind](), lettered.patterns
@@ -142,17 +120,14 @@ def stand_in(shape: Shape) -> list[dict[str, Any]]:
         message: dict[str, Any] = {"role": kind.role, "content": None}
         texts = [pattern.replace(WORD, f"stand-in {index}") for pattern in kind.texts]
         if kind.content:
-            message["content"] = (
-                texts[0] if kind.content == "text" else [{"type": "text", "text": one} for one in texts]
-            )
+            parts = [{"type": "text", "text": one} for one in texts]
+            message["content"] = texts[0] if kind.content == "text" else parts
         if kind.reasoning is not None:
             message["reasoning_content"] = kind.reasoning.replace(WORD, f"reasoning {index}")
         if kind.calls is not None:
             waiting = [f"call{count + number:05}" for number in range(len(kind.calls))]  # of 9 letters, as Mistral's
             count += len(waiting)
-            message["tool_calls"] = [
-                _call(keys, arguments, name) for (keys, arguments), name in zip(kind.calls, waiting, strict=True)
-            ]
+            message["tool_calls"] = [_call(*call, name) for call, name in zip(kind.calls, waiting, strict=True)]
         for label in kind.labels:
             message[label] = waiting.pop(0) if label == "tool_call_id" and waiting else _NAME
         messages.append(message)
@@ -161,34 +136,11 @@ def stand_in(shape: Shape) -> list[dict[str, Any]]:
 
 def _call(keys: Sequence[str], arguments: str, name: str) -> dict[str, Any]:
     last, _, greatest = arguments.partition(" ")
-    values = {"text": {"place": "stand-in"}, "empty": {}}
     # "place" is the greatest key, "near" the last one.
     one_or_two = {"place": _VALUES.get(greatest)} | ({"near": _VALUES.get(last)} if last != greatest else {})
-    given = {
-        "id": name,
-        "type": "function",
-        "function": {"name": _NAME, "arguments": values.get(arguments, one_or_two)},
-    }
+    values = {"text": {"place": "stand-in"}, "empty": {}}.get(arguments, one_or_two)
+    given = {"id": name, "type": "function", "function": {"name": _NAME, "arguments": values}}
     return {key: given.get(key, _NAME) for key in keys}
-
-
-def takes_text(render: Callable[[list[dict[str, Any]]], str]) -> bool:
-    """Whether a template fails on objects as arguments of calls, or writes Python's form of them, and not on text."""
-    name = "stand-in0"  # of 9 letters and digits, as Mistral's
-    result = {"role": "tool", "content": "stand-in", "tool_call_id": name, "name": _NAME}
-    for lead, tail in product(([], ["system"]), ([result, {"role": "assistant", "content": "stand-in"}], [])):
-        written = []
-        for arguments in ({"place": "stand-in"}, '{"place": "stand-in"}'):
-            call = {"id": name, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
-            said = [{"role": role, "content": "stand-in"} for role in (*lead, "user")]
-            try:
-                written.append(render([*said, {"role": "assistant", "content": "", "tool_calls": [call]}, *tail]))
-            except MessageError:
-                written.append("")
-        if any(written):  # else the template refuses this conversation, and the next one may pass
-            of_object, of_text = written
-            return bool(of_text) and (not of_object or ("{'place'" in of_object and "{'place'" not in of_text))
-    return False
 
 
 def windows_of(shape: Shape, before: int, after: int) -> list[tuple[Shape, dict[int, int]]]:
@@ -211,10 +163,7 @@ def windows_of(shape: Shape, before: int, after: int) -> list[tuple[Shape, dict[
 
 
 def _simple(kind: MessageKind) -> MessageKind:
-    """The kind without what matters only beside its own text: white space around texts, the values of arguments.
-
-    There are many of these, and each would be a window of its own.
-    """
+    """The kind without white space around texts and values of arguments, each of which would be a window of its own."""
     texts = tuple(WORD if text.strip() == WORD else text for text in kind.texts)
     if kind.calls and texts == PLAIN:
         texts = ("",)
@@ -232,12 +181,8 @@ def _beside(kind: MessageKind, is_before: bool) -> MessageKind:
 def _first_call(shape: Shape) -> Shape:
     """The first call and its first result."""
     start = next((index for index, kind in enumerate(shape) if kind.calls), len(shape))
-    found = (
-        shape[start : start + 2]
-        if start + 1 < len(shape) and shape[start + 1].role == "tool"
-        else shape[start : start + 1]
-    )
-    return tuple(kind._replace(calls=kind.calls[:1]) if kind.calls else kind for kind in found)
+    stop = start + 1 + (start + 1 < len(shape) and shape[start + 1].role == "tool")
+    return tuple(kind._replace(calls=kind.calls[:1]) if kind.calls else kind for kind in shape[start:stop])
 
 
 def _ending(shape: Shape, stop: int) -> list[MessageKind]:

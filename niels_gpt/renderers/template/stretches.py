@@ -140,7 +140,6 @@ def _forms_of_end(character: str) -> tuple[str, str, str]:
 
 
 def _is_written(written: str, text: str) -> bool:
-    """Whether this is the text in one of its forms."""
     return written == text or written in forms_of(text)
 
 

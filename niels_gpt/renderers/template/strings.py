@@ -1,4 +1,4 @@
-"""The strings that a template looks for in texts, found in its source.
+"""The strings that a template looks for in texts, found in its source; and the texts in values.
 
 ::
 
@@ -44,21 +44,23 @@ def template_strings(source: str) -> TemplateStrings:
     """The strings of a template, found in its syntax tree.
 
     A constant is only written if it is output itself, or an operand of `+` or `~`, or one of the two in
-    `{{ 'on' if x else 'off' }}`. It is searched for if it is an argument of a method (`content.split('</think>')`), the
-    left side of `in`, compared with a part of a text (`content[:7] == '<think>'`), or the value of a variable
+    `{{ 'on' if x else 'off' }}`. It is searched for if it is one of `searching`, or the value of a variable
     (`{% set end = '</think>' %}`).
 
     Raises:
         TemplateError: as `compile_template`, which is called first.
     """
     tree = parsed(source)
-    written: set[int] = set()
-    for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat)):
-        written |= {id(value) for child in parent.iter_child_nodes() for value in _values(child)}
-    searched = {const.value for const in searching(tree)}
-    searched |= {assigned.node.value for assigned in tree.find_all(nodes.Assign) if _is_word(assigned.node)}
-    compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
+    written = {
+        id(value)
+        for parent in tree.find_all((nodes.Output, nodes.Add, nodes.Concat))
+        for child in parent.iter_child_nodes()
+        for value in _values(child)
+    }
+    assigned = (one.node for one in tree.find_all(nodes.Assign))
+    searched = {const.value for const in (*searching(tree), *filter(_is_word, assigned))}
     searched = {text for text in searched if len(text) <= _LONGEST and not text.isidentifier()}
+    compared = {const.value for const in tree.find_all(nodes.Const) if id(const) not in written and _is_word(const)}
     return TemplateStrings(tuple(sorted(compared)), tuple(sorted(searched)), frozenset(TAG.findall(source)))
 
 
@@ -69,13 +71,13 @@ def variables_of(source: str) -> set[str]:
 
 def parsed(source: str) -> nodes.Template:
     """The syntax tree of a template."""
-    return ChatEnvironment(_no_date).parse(source)
+    return ChatEnvironment(str).parse(source)  # with any clock: nothing is rendered
 
 
 def literals(source: str) -> Iterator[tuple[int, int]]:
     """Where each string literal of a template begins and ends, with its quotes; newlines must be `\\n`."""
     at = 0
-    for _, kind, value in ChatEnvironment(_no_date).lex(source):  # which leaves white space out
+    for _, kind, value in ChatEnvironment(str).lex(source):  # which leaves white space out
         at = source.index(value, at)
         if kind == "string":
             yield at, at + len(value)
@@ -83,18 +85,20 @@ def literals(source: str) -> Iterator[tuple[int, int]]:
 
 
 def searching(tree: nodes.Template) -> Iterator[nodes.Const]:
-    """The constants that texts are searched for: arguments of methods, and what parts of a text are compared with."""
+    """The constants that texts are searched for.
+
+    They are arguments of a method (`content.split('</think>')`), the left side of `in`, or compared with a part of a
+    text (`content[:7] == '<think>'`). What `replace` writes is none.
+    """
     for call in tree.find_all(nodes.Call):
         if isinstance(call.node, nodes.Getattr) and call.node.attr not in _NO_SEARCH:
-            # What `replace` writes is no string that it searches for.
             yield from filter(_is_word, call.args[:1] if call.node.attr == "replace" else call.args)
     for filtered in tree.find_all(nodes.Filter):
         yield from filter(_is_word, filtered.args[:1] if filtered.name == "replace" else ())
     for compare in tree.find_all(nodes.Compare):
-        others = [operand.expr for operand in compare.ops]
+        sides = [compare.expr, *(operand.expr for operand in compare.ops)]
         if _is_word(compare.expr) and any(operand.op in ("in", "notin") for operand in compare.ops):
             yield compare.expr
-        sides = [compare.expr, *others]
         if any(isinstance(side, _PARTS) or any(True for _ in side.find_all(nodes.Slice)) for side in sides):
             yield from filter(_is_word, sides)
 
@@ -118,19 +122,13 @@ def _is_word(node: nodes.Node) -> TypeGuard[nodes.Const]:
     return isinstance(node, nodes.Const) and isinstance(node.value, str) and any(map(str.isalnum, node.value))
 
 
-def _no_date(form: str) -> str:
-    """The clock of an environment that only parses."""
-    raise AssertionError(form)
-
-
 def strings_in(value: Any) -> Iterator[str]:
     """All strings in a value at any depth, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from strings_in(key)
-            yield from strings_in(item)
+        for pair in value.items():
+            yield from strings_in(pair)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from strings_in(item)

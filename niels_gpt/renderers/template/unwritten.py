@@ -11,11 +11,12 @@ Reasoning that the same template writes in the last answer is dropped from histo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from niels_gpt.renderers.notes import Notes, Unwritten
 from niels_gpt.renderers.template.letters import Leaf
+from niels_gpt.renderers.template.reads import Reads
 from niels_gpt.renderers.template.stretches import Stretch
 from niels_gpt.renderers.template.strings import forms_of, strings_in
 
@@ -27,34 +28,31 @@ def notes_of(
     messages: Sequence[Mapping[str, Any]],
     tools: Any,
     seen: tuple[Sequence[Stretch], Sequence[Leaf]],
-    writes_reasoning: Callable[[], bool],
+    reads: Reads,
 ) -> Notes:
     """What is not in a rendering.
 
     Args:
         route: how it was attributed.
-        messages: as `letters.given` returns them.
+        messages: as `Reads.given` returns them.
         seen: the stretches of texts, and the parts of texts that are not written.
-        writes_reasoning: whether the template writes the reasoning of a last answer.
+        reads: knows whether the template writes the reasoning of a last answer.
     """
     stretches, missing = seen
-    if not missing:
-        return Notes(route)
     written = {id(stretch.leaf.text) for stretch in stretches}
     found: dict[Unwritten, None] = {}
     dropped: dict[Unwritten, None] = {}
     for leaf in missing:
         if leaf.message < 0 or leaf.forms:  # a number may be written in another form
             continue
-        one = Unwritten(leaf.message, _FIELDS[leaf.field], leaf.text)
         is_answer = messages[leaf.message]["role"] == "assistant"
+        # Of an answer the reasoning before </think> may be dropped, or all of it if it is nothing but reasoning.
         is_reasoning = "</think>" in leaf.text and not leaf.text.rpartition("</think>")[2].strip()
-        if is_answer and leaf.field == "content" and (id(leaf.text) in written or is_reasoning):
-            dropped[one] = None  # a part of an answer, such as its reasoning before </think>, or nothing but reasoning
-        elif is_answer and leaf.field == "reasoning" and writes_reasoning():
-            dropped[one] = None
-        else:
-            found[one] = None
+        by_format = (leaf.field == "content" and (id(leaf.text) in written or is_reasoning)) or (
+            leaf.field == "reasoning" and reads.writes_reasoning
+        )
+        one = Unwritten(leaf.message, _FIELDS[leaf.field], leaf.text)
+        (dropped if is_answer and by_format else found)[one] = None
     # The name of a call is a label. It is looked at where nothing else of the call can be written.
     names = {leaf.text for leaf in missing if leaf.message < 0}
     for index, message in enumerate(messages if names else ()):
@@ -73,34 +71,24 @@ def notes_of(
     return Notes(route, _by_call(found, messages), tuple(dropped))
 
 
-def searched_notes(
-    route: str, messages: Sequence[Mapping[str, Any]], output: str, writes_reasoning: Callable[[], bool]
-) -> Notes:
-    """What is not in a rendering that is proven without letters: texts that stand nowhere in it in any form."""
+def not_in(output: str, messages: Sequence[Mapping[str, Any]]) -> list[Leaf]:
+    """The texts that stand nowhere in an output, in any form; for one that no letters show."""
 
     def is_there(text: str) -> bool:
         return not text.strip() or any(form in output for form in forms_of(text.strip()))
 
-    found: dict[Unwritten, None] = {}
-    dropped: dict[Unwritten, None] = {}
+    found = list[Leaf]()
     for index, message in enumerate(messages):
-        # Of an answer that begins with reasoning in tags, the reasoning may be dropped.
-        texts = [(text, text.rpartition("</think>")[2]) for text in _texts(message.get("content"))]
-        found |= {Unwritten(index, "content", text): None for text, last in texts if not is_there(last)}
-        if not is_there(reasoning := message.get("reasoning_content") or ""):
-            one = Unwritten(index, "reasoning_content", reasoning)
-            (dropped if writes_reasoning() else found)[one] = None
+        content, reasoning = message.get("content") or "", message.get("reasoning_content") or ""
+        for text in [content] if isinstance(content, str) else [part.get("text") or "" for part in content]:
+            # Of an answer that begins with reasoning in tags, the reasoning may be dropped.
+            found += [Leaf(index, "content", text)] * (not is_there(text.rpartition("</think>")[2]))
+        found += [Leaf(index, "reasoning", reasoning)] * (not is_there(reasoning))
         for call in message.get("tool_calls") or ():
-            name = call["function"]["name"]
-            if not any(text.strip() and is_there(text) for text in (name, *strings_in(call["function"]["arguments"]))):
-                found[Unwritten(index, "tool_calls", name)] = None
-    return Notes(route, tuple(found), tuple(dropped))
-
-
-def _texts(content: Any) -> list[str]:
-    if isinstance(content, list | tuple):
-        return [part["text"] for part in content if isinstance(part.get("text"), str)]
-    return [content] if isinstance(content, str) else []
+            name, texts = call["function"]["name"], [*filter(str.strip, strings_in(call["function"]["arguments"]))]
+            if not any(map(is_there, filter(str.strip, [name, *texts]))):
+                found += [Leaf(index, "call", text) for text in texts] or [Leaf(-1, "label", name)]
+    return found
 
 
 def _by_call(found: Iterable[Unwritten], messages: Sequence[Mapping[str, Any]]) -> tuple[Unwritten, ...]:

@@ -14,8 +14,7 @@ In the order in which it happens:
 2. `renderings.py` makes these renderings when they are needed, and finds the places in them that correspond.
    `usual.py` has those of short probe messages: what a template writes wherever nothing is special.
 3. `headers.py` finds where the first turn begins, `turn_ends.py` where each turn ends.
-4. `starts.py` finds where the model's part of an answer begins, `stops.py` where it ends, and `answers.py` puts the two
-   together.
+4. `starts.py` finds where the model's part of an answer begins, `stops.py` where it ends.
 5. `owners.py` finds from all this whose each character is, and `proof.py` holds the result.
 
 The same messages may be written differently as history (reasoning is dropped after the next user message), so two

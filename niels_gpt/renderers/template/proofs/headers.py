@@ -5,9 +5,6 @@ With user "Hi" as its only message, a template may write a system turn of its ow
     <s>You are kind.<e> <u>Hi<e>
                         ^              `first_turn_start`: what is before it belongs to no message
                         <u>            `header_start`: a later question has this before its content, too
-
-Probe conversations (`usual.py`) show what a template writes before a message of a role elsewhere. What it writes only
-at the start of a conversation is a block of its own, such as a default system text.
 """
 
 from __future__ import annotations
@@ -17,8 +14,7 @@ from typing import cast
 from niels_gpt.messages import Message
 from niels_gpt.renderers.template.controls import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.renderings import Renderings
-from niels_gpt.renderers.template.proofs.shared_texts import common_prefix
-from niels_gpt.renderers.template.proofs.usual import PROBE
+from niels_gpt.renderers.template.proofs.usual import PROBE, common_prefix
 
 
 def first_turn_start(renderings: Renderings, end: int) -> int:
@@ -69,38 +65,33 @@ def first_lead(renderings: Renderings) -> str:
 def header_start(renderings: Renderings, text: str, role: str) -> int | None:
     """Where the header of a message of this role starts in the text before its content; `None` if nothing shows it.
 
-    The header is what a message of this role has elsewhere, too.
+    The header is what a message of this role has elsewhere, too: after an answer.
     """
     controls, usual = renderings.controls, renderings.usual
-    # An answer's header ends with the prompt, without the markup of reasoning, which the probe does not have.
-    prompt = usual.prompt if role == "assistant" else ""
-    text = _through(text, prompt)
-    # Templates whose roles must alternate refuse an answer after an answer: then it is tried after a question.
-    for before in ("user", "assistant"), ("user",):
-        gap = usual.between([*before, role])
-        if gap is None:
-            continue
-        gap = _through(gap, prompt)
-        # The common suffix, without the second half of a control token: <s>[INST] and </s>[INST] both end in
-        # s>[INST], and the header is [INST].
-        start = len(text) - common_prefix(text[::-1], gap[::-1])
-        start = max([start, *(stop for begin, stop in controls.places(text) if begin < start < stop)])
-        # The end of the message before, or of a block before all messages, is not the header's.
-        end = next(
-            (one for one in (usual.end(before[-1]), usual.end("user")) if one and text.startswith(one, start)), ""
-        )
-        if end and controls.first_at_start(text[start:]) == end:
-            after = text.index(end, start) + len(end)
-            # The block that the template adds before all messages may have the same end: <e><u> after it.
-            if end not in usual.first_header or controls.first(text[after:]):
-                start = after
-        start = _opener_before(controls, text, start, gap)
-        header = text[start:]
-        # Not within a word: "[Round 1]" and "[Round 2]" have "]" in common.
-        tokens = controls.at_end(text[:start]) or controls.first_at_start(header)
-        is_at_edge = bool(tokens) or header[:1].isspace() or text[:start][-1:].isspace() or not start
-        return start if header.strip() and is_at_edge else None
-    return None
+    gap = usual.between(["user", "assistant", role])
+    if gap is None:
+        return None
+    if (
+        role == "assistant"
+    ):  # its header ends with the prompt, without the markup of reasoning, which probes do not have
+        text, gap = (_through(one, usual.prompt) for one in (text, gap))
+    # The common suffix, without the second half of a control token: <s>[INST] and </s>[INST] both end in s>[INST], and
+    # the header is [INST].
+    start = len(text) - common_prefix(text[::-1], gap[::-1])
+    start = max([start, *(stop for begin, stop in controls.places(text) if begin < start < stop)])
+    # The end of the message before, or of a block before all messages, is not the header's.
+    end = next((one for one in (usual.end(), usual.end("user")) if one and text.startswith(one, start)), "")
+    if end and controls.first_at_start(text[start:]) == end:
+        after = text.index(end, start) + len(end)
+        # The block that the template adds before all messages may have the same end: <e><u> after it.
+        if end not in usual.first_header or controls.first(text[after:]):
+            start = after
+    start = _opener_before(controls, text, start, gap)
+    header = text[start:]
+    # Not within a word: "[Round 1]" and "[Round 2]" have "]" in common.
+    tokens = controls.at_end(text[:start]) or controls.first_at_start(header)
+    is_at_edge = bool(tokens) or header[:1].isspace() or text[:start][-1:].isspace() or not start
+    return start if header.strip() and is_at_edge else None
 
 
 def _through(text: str, prompt: str) -> str:

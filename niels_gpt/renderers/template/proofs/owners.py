@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.template.controls import past_spaces
 from niels_gpt.renderers.template.proofs.headers import first_lead, first_turn_start
 from niels_gpt.renderers.template.proofs.proof import NONE, TURN_OF, Ints, Problem, SampledSpan
@@ -20,38 +21,44 @@ from niels_gpt.renderers.template.proofs.renderings import Renderings
 from niels_gpt.renderers.template.proofs.turn_ends import is_instruction
 
 
-def find_owners(renderings: Renderings, ends: list[int], spans: list[SampledSpan]) -> tuple[Ints, Ints]:
-    """The owner of each character, and whose content it is: int64 of shape (characters,), -1 for none.
+def find_states(renderings: Renderings, ends: list[int], spans: list[SampledSpan], bos: str) -> Ints:
+    """The message and the kind of each character, `message << 4 | kind`: int64 of shape (characters,).
 
     Args:
         ends: where each message's turn ends.
         spans: the sampled spans, ascending.
+        bos: the token that begins a text, which belongs to no message.
     """
-    owner = _turn_owners(renderings, ends)
+    owner, output = _turn_owners(renderings, ends), renderings.output
+    sampled = np.zeros(len(owner), np.bool_)
     for span in spans:
         end, stop = ends[span.message], span.stop
         # The template may write the stop as part of the next turn. Then the newline after it is moved as well.
         if stop > end:
-            stop = past_spaces(renderings.output, stop)
+            stop = past_spaces(output, stop)
         owner[max(end, span.start) : stop] = span.message
-    is_sampled = np.zeros(len(owner), np.bool_)
+        sampled[span.start : span.stop] = True
+    content = _give_contents(renderings, owner, sampled)
+    _settle_spaces(renderings, owner, (content < 0) & ~sampled)
+    if bos and output.startswith(bos, past_spaces(output)):
+        owner[: past_spaces(output) + len(bos)] = NONE
+    is_content, is_answer = content >= 0, _is_answer(renderings)[content]
+    said = np.where(renderings.is_reasoning, Kind.REASONING, Kind.REPLY)
+    # An answer's text that the model does not emit, such as a quotation of it, is like a label.
+    read = np.where(is_answer, Kind.LABEL, Kind.CONTEXT)
+    kind = np.where(is_content, np.where(sampled, said, read), np.where(sampled, int(Kind.MARKUP), int(Kind.TEMPLATE)))
     for span in spans:
-        is_sampled[span.start : span.stop] = True
-    content = _give_contents(renderings, owner, is_sampled)
-    _settle_spaces(renderings, owner, (content < 0) & ~is_sampled)
-    return owner, content
+        owner[span.start : span.stop] = span.message
+        stop_token = slice(span.stop - len(span.stop_token), span.stop)
+        if not span.is_added and not is_content[stop_token].any():  # the answer may end in a stop's text
+            kind[stop_token] = Kind.STOP
+    states: Ints = owner << 4 | kind
+    return states
 
 
-def added_end(renderings: Renderings, owner: Ints) -> int:
-    """Where the words of a turn end that the template adds before all messages; 0 if it adds none, or just bos."""
-    output = renderings.output
-    start = int(np.argmax(owner >= 0)) if (owner >= 0).any() else 0
-    at, end = 0, 0
-    for begin, stop in [*renderings.controls.places(output[:start]), (start, start)]:
-        words = output[at:begin]
-        end = at + len(words.rstrip()) if words.strip() else end
-        at = stop
-    return end
+def _is_answer(renderings: Renderings) -> npt.NDArray[np.bool_]:
+    """Whether each message is an assistant's; the last entry is for characters of no content, whose index is -1."""
+    return np.array([*(message["role"] == "assistant" for message in renderings.messages), False])
 
 
 def misplaced_instructions(renderings: Renderings, ends: list[int]) -> list[Problem]:
@@ -133,8 +140,7 @@ def _give_contents(renderings: Renderings, owner: Ints, is_sampled: npt.NDArray[
     quotation, and no content.
     """
     content = renderings.content.copy()
-    # The last entry is for characters of no content, whose index is -1.
-    is_assistant = np.array([*(message["role"] == "assistant" for message in renderings.messages), False])
+    is_assistant = _is_answer(renderings)
     is_foreign = (content >= 0) & (owner != content)
     is_quoted = is_foreign & is_assistant[content] & ~is_assistant[owner]
     content[is_quoted] = NONE

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 _WORDS: Final = ("what is near here?", 'A river, and\na "bridge".', "how far?", "Two miles.", "and then?", "A mill.")
-_TOOLS: Final = (
+LOOK_UP: Final = (
     {
         "type": "function",
         "function": {
@@ -42,7 +42,7 @@ def probes() -> list[Probe]:
         Probe(name + ", system" * has_system + ", tools" * has_tools, (*[system] * has_system, *messages), tools)
         for name, messages in _conversations().items()
         for has_system in (False, True)
-        for has_tools, tools in ((False, None), (True, _TOOLS))
+        for has_tools, tools in ((False, None), (True, LOOK_UP))
     ]
 
 
@@ -58,20 +58,20 @@ def literal_probe(literal: str) -> Probe:
 
 
 def _user(number: int = 0, **fields: Any) -> dict[str, Any]:
-    return {"role": "user", "content": _WORDS[2 * number], **fields}
+    return {"role": "user", "content": _WORDS[2 * number]} | fields
 
 
 def _assistant(number: int = 0, **fields: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": _WORDS[2 * number + 1], **fields}
+    return {"role": "assistant", "content": _WORDS[2 * number + 1]} | fields
 
 
 def _call(number: int = 0, **arguments: Any) -> dict[str, Any]:
     arguments = arguments or {"place": "Oxbow Mill", "near": True}
-    return {
-        "type": "function",
-        "id": f"call0000{number}",
-        "function": {"name": "look_up", "arguments": arguments},
-    }
+    return {"type": "function", "id": f"call0000{number}", "function": {"name": "look_up", "arguments": arguments}}
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 def _text_call() -> dict[str, Any]:
@@ -110,26 +110,20 @@ def _conversations() -> Mapping[str, list[dict[str, Any]]]:
         "a text and arguments as text": [_user(), _assistant(tool_calls=[_text_call()]), _tool(), _assistant(1)],
         "a text and two calls": [_user(), {**two_calls, "content": _WORDS[3]}, _tool(), _tool(1), _assistant(1)],
         "a result, then a user": [_user(), a_call, _tool(), _user(1), _assistant(1)],
-        "an empty answer": [_user(), {"role": "assistant", "content": ""}],
+        "an empty answer": [_user(), _assistant(content="")],
         "a system message later": [*one_turn, {"role": "system", "content": "Now be brief."}, _user(1), _assistant(1)],
         "a system message last": [_user(), {"role": "system", "content": "Now be brief."}, _assistant(1)],
         "an empty result": [_user(), a_call, _tool(0, ""), _assistant(1)],
         "an empty system message": [{"role": "system", "content": ""}, *one_turn],
-        "an empty question": [{"role": "user", "content": ""}, _assistant(), _user(1), _assistant(1)],
-        "white space around": [
-            {"role": "user", "content": "  how far? \n"},
-            {"role": "assistant", "content": "\n Two miles. "},
-        ],
+        "an empty question": [_user(content=""), _assistant(), _user(1), _assistant(1)],
+        "white space around": [_user(content="  how far? \n"), _assistant(content="\n Two miles. ")],
         "answer after answer": [*one_turn, _assistant(1)],
         "question after question": [_user(), _user(1), _assistant(1)],
         "assistant first": [_assistant(), _user(1), _assistant(1)],
-        "parts": [
-            {"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]},
-            {"role": "assistant", "content": [{"type": "text", "text": _WORDS[1]}]},
-        ],
-        "parts of users": [{"role": "user", "content": [{"type": "text", "text": _WORDS[0]}]}, _assistant()],
+        "parts": [_in_parts(_user()), _in_parts(_assistant())],
+        "parts of users": [_in_parts(_user()), _assistant()],
         "markup": [
-            {"role": "user", "content": "is <b>x</b> & y?"},
-            {"role": "assistant", "content": "<think>\nlet me see\n</think>\n\nIt is {x}."},
+            _user(content="is <b>x</b> & y?"),
+            _assistant(content="<think>\nlet me see\n</think>\n\nIt is {x}."),
         ],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -49,9 +50,9 @@ class SampledSpan:
     """The characters `start` to `stop` that the model emits of one message.
 
     Attributes:
-        rule: how the start was found, such as PREFIX.
-        stop_token: the control token that it ends in, "" for none. The option `final_stop` writes it after `stop`
-            where the message is in `Proof.added_stops`; in all other spans it is before `stop`.
+        rule: how the start was found, such as PREFIX; "" if nothing shows it.
+        stop_token: the control token that it ends in, "" for none.
+        is_added: the template writes no stop, so that the option `final_stop` writes `stop_token` after `stop`.
     """
 
     message: int
@@ -59,29 +60,27 @@ class SampledSpan:
     stop: int
     rule: str
     stop_token: str
+    is_added: bool = False
 
 
 @dataclass(frozen=True)
 class Proof:
-    """The attribution of a rendering, character by character; arrays have the shape (characters,).
+    """What is known of a rendering.
 
     Attributes:
         text: the output.
-        content: the message whose content each character is, -1 for the template's own, int64.
-        is_reasoning: bool, the characters that are of a message's reasoning.
-        owner: the message that each character belongs to, -1 for none, int64.
+        states: the message and the kind of each character, `message << 4 | kind`, labels among the template's own text:
+            int64 of shape (characters,).
         sampled: the spans that the model emits, ascending.
-        added: where the words of a turn end that the template adds before all messages, 0 without one.
-        problems: what could not be proven; empty if everything is.
-        added_stops: the messages after whose spans the option `final_stop` writes a stop -> what the template lacks
-            there, in words.
+        problems: what could not be proven; one of message -1 concerns every place.
     """
 
     text: str
-    content: Ints
-    is_reasoning: npt.NDArray[np.bool_]
-    owner: Ints
-    sampled: list[SampledSpan]
-    added: int
-    problems: list[Problem]
-    added_stops: dict[int, str]
+    states: Ints
+    sampled: Sequence[SampledSpan]
+    problems: Sequence[Problem]
+
+    @property
+    def stops(self) -> list[tuple[int, int]]:
+        """Where `final_stop` is written, and the message that it ends; ascending."""
+        return [(span.stop, span.message) for span in self.sampled if span.is_added]

@@ -4,15 +4,11 @@
 
     all messages          <u>①②<e> <a>③④<e>
     messages[:1]          <u>①②<e>                 `aligned`: after ②, the last letter, both are at 5
-
-A rendering is made when it is first needed, and then stored. `headers.py`, `turn_ends.py`, `starts.py` and `stops.py`
-draw conclusions from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -30,7 +26,6 @@ from niels_gpt.renderers.template.strings import forms_of
 Render = Callable[[Sequence[Message], bool], str]  # (messages, add_generation_prompt) -> the output
 
 
-@dataclass
 class Rendering:
     """The output on messages with letters.
 
@@ -38,24 +33,20 @@ class Rendering:
     positions that have one, ascending.
     """
 
-    text: str
-    letters: Ints
-    known: Ints = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, text: str, lettered: Lettered) -> None:
+        self.text, self.letters = text, lettered.find(text)
         self.known = np.flatnonzero(self.letters >= 0)
 
 
 class Renderings:
-    """The rendering of one conversation, and those of its beginnings.
+    """The rendering of one conversation, and those of its beginnings, each made when it is first needed.
 
     Positions are in characters of the full rendering, which is as long with letters as without.
 
     Args:
         render: runs the template.
         messages, output: the conversation as it is, and its output.
-        lettered, lettered_output: the same with letters in the contents.
-        stretches: of the contents.
+        lettered: the same with letters in the contents, its output, and the stretches of the contents.
         gen: whether both outputs end in the generation prompt.
 
     Attributes:
@@ -81,7 +72,7 @@ class Renderings:
         # No method of `self`: in a cycle, all renderings of a long conversation would stay until a garbage collection.
         self._text = partial(_text_or_none, render, self.lettered)
         self.usual = Usual(self._text, controls)
-        self.full = full = Rendering(lettered_output, self.lettered.find(lettered_output))
+        self.full = full = Rendering(lettered_output, self.lettered)
         self._renderings: dict[tuple[int, bool], Rendering | None] = {(len(messages), gen): full}
         self.letter_message = self.message_of(full.letters)
         self.content, self.is_reasoning = np.full(len(output), NONE, np.int64), np.zeros(len(output), np.bool_)
@@ -105,7 +96,7 @@ class Renderings:
         """The output on the first `count` messages with letters; `None` if the template refuses them."""
         if (count, gen) not in self._renderings:
             text = self.text(self.lettered.messages[:count], gen)
-            self._renderings[count, gen] = None if text is None else Rendering(text, self.lettered.find(text))
+            self._renderings[count, gen] = None if text is None else Rendering(text, self.lettered)
         return self._renderings[count, gen]
 
     def text(self, messages: Sequence[Any], gen: bool = False) -> str | None:

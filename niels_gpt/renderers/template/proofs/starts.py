@@ -19,7 +19,6 @@ and with a prompt that ends in words, `[BOT] Sure:`::
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -29,13 +28,11 @@ from niels_gpt.renderers.template.controls import past_spaces
 from niels_gpt.renderers.template.proofs.headers import first_lead
 from niels_gpt.renderers.template.proofs.proof import HEADER, PREFIX, SHORTER, SPACES, TURN, USUAL, WITHOUT
 from niels_gpt.renderers.template.proofs.renderings import Renderings
-from niels_gpt.renderers.template.proofs.shared_texts import added_prompt, end_of_same
 from niels_gpt.renderers.template.proofs.turn_ends import shared_length
-from niels_gpt.renderers.template.proofs.usual import PROBE, probe
+from niels_gpt.renderers.template.proofs.usual import PROBE, added_prompt, end_of_same, probe
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """The turn of answer `message` and its content, as positions in the full rendering.
 
     Of `<u>Hi<e><a> Yo<e>`, whose white space is content: begin 8, first 11, letter 12, last 14, end 17. Where nothing
@@ -51,11 +48,7 @@ class Turn:
     letter: int | None
 
 
-class Start(NamedTuple):
-    """Where a sampled span starts, and the rule (`proof.py`) that shows it; "" if none does."""
-
-    position: int
-    rule: str
+Start = tuple[int, str]  # where a sampled span starts, and the rule (`proof.py`) that shows it; "" if none does
 
 
 class Prompt(NamedTuple):
@@ -81,9 +74,9 @@ def answer_start(renderings: Renderings, turn: Turn, least: int) -> Start:
     starts = (_after_prompt(renderings, turn, begin, prompt) for prompt in candidates)
     found = next((start for start in starts if start is not None), None)
     if found is None and turn.first < turn.end and _served_end(renderings, index) == turn.first:
-        found = Start(turn.first, WITHOUT)
+        found = turn.first, WITHOUT
     if found is None or (index == 0 and not _is_emitted_after_a_question(renderings, turn, found)):
-        return Start(turn.first, "")
+        return turn.first, ""
     return found
 
 
@@ -91,13 +84,13 @@ def _after_prompt(renderings: Renderings, turn: Turn, begin: int, prompt: Prompt
     """Where the reply begins if this is its prompt; `None` if it is not. `begin`: that of the turn, without bos."""
     output, (at, text, rule) = renderings.output, prompt
     if text and output.startswith(text, at) and at + len(text) <= turn.end:
-        return Start(at + len(text), rule)
+        return at + len(text), rule
     # White space before the first letter of a content is not certainly the content's.
     has_spaces = turn.letter is not None and output[turn.first : turn.letter].isspace()
     before_content = output[at : turn.letter if has_spaces else turn.first]
     length = end_of_same(text, before_content) if text.strip() else None
     if length is not None:
-        return Start(at + length, SPACES)
+        return at + length, SPACES
     shared = shared_length(renderings.controls, text, output[at : turn.end])
     if not text[shared:].strip():
         # The answer's own text may begin with the tag that history lacks: of <a>\n<think><e> it is <think>. The white
@@ -105,11 +98,11 @@ def _after_prompt(renderings: Renderings, turn: Turn, begin: int, prompt: Prompt
         shared = min(shared, max(past_spaces(output, turn.first) - at, 0))
     rest = text[shared:].lstrip()
     if text[:shared].strip() and at + shared > begin and (not rest or rest.startswith("<")):
-        return Start(at + shared, SHORTER)
+        return at + shared, SHORTER
     if begin < turn.first <= at + shared and (text[:shared].strip() or not text.strip()):
-        return Start(turn.first, HEADER)
+        return turn.first, HEADER
     if not text and (at == turn.first or (rule == PREFIX and output[at : turn.first].isspace())):
-        return Start(at, rule)
+        return at, rule
     return None
 
 
@@ -121,7 +114,7 @@ def _is_emitted_after_a_question(renderings: Renderings, turn: Turn, start: Star
     """
     if turn.letter is None:  # no letter shows where that text ends
         return True
-    markup = renderings.output[start.position : turn.letter].strip()
+    markup = renderings.output[start[0] : turn.letter].strip()
     question = probe("user")
     served = renderings.text([question], True)
     for following in ([], [question]):

@@ -8,14 +8,13 @@ assistant "Yo" and a probe::
     user           <a>Yo<e> <u>probe        <a>Yo <e><u>probe         <a>Yo<|user|>probe
     tool           <a>Yo<e> <t>probe        <a>Yo <e><t>probe         <a>Yo<|observation|>probe
     nothing        <a>Yo<e>                 <a>Yo                     <a>Yo
-    found by       `_end_in_turn`           `_same_next`              `opener` differs by role
+    found by       `answer_end`             `_same_next`              `opener` differs by role
     the stop is    <e>                      <e>, in the next turn     "", serving stops at the opener
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.template.controls import past_spaces, texts_of
@@ -27,16 +26,12 @@ NO_STOP: Final = "no stop token follows message"  # the beginning of a problem
 _MOST_NAMED: Final = 12  # control tokens in an error
 
 
-@dataclass(frozen=True)
-class End:
-    """Where a sampled span ends: after its stop, or after the answer where the template writes none.
-
-    `problem` says why that is not proven, and `lacks` what the template lacks if `final_stop` writes its stop there.
-    """
+class End(NamedTuple):
+    """Where a sampled span ends; why that is not proven; whether `final_stop` writes the stop there."""
 
     position: int
     problem: str = ""
-    lacks: str = ""
+    is_added: bool = False
 
 
 def answer_end(renderings: Renderings, index: int, last: int, end: int, limit: int) -> End:
@@ -65,7 +60,7 @@ def answer_end(renderings: Renderings, index: int, last: int, end: int, limit: i
 def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, limit: int) -> End:
     """The end where the turn itself has no stop: after one that the template writes at the start of the next turn.
 
-    Ordinary text from `begin`, where the content ends, to `end`, where the turn does, is the stop (`</answer>`) or the
+    Ordinary text between `begin`, the end of the content, and `end`, that of the turn, is the stop (`</answer>`) or the
     end of a call's markup, if no control token follows.
     """
     controls = renderings.controls
@@ -108,9 +103,7 @@ def _without_stop(renderings: Renderings, index: int, end: int, problem: str) ->
     controls = renderings.controls
     following = renderings.output[end : renderings.next_data(end)]
     is_ended = not problem and controls.is_stop(controls.first_at_start(following))
-    if controls.final_stop and not is_ended:
-        return End(end, lacks=problem or f"{NO_STOP} {{message}}")
-    return End(end, problem)
+    return End(end, is_added=True) if controls.final_stop and not is_ended else End(end, problem)
 
 
 def _next_texts(renderings: Renderings, index: int, end: int) -> dict[str, str]:
@@ -121,7 +114,7 @@ def _next_texts(renderings: Renderings, index: int, end: int) -> dict[str, str]:
             text = renderings.followed(index, *following)
             if text is None:
                 continue
-            after = renderings.text_from(Rendering(text, renderings.lettered.find(text)), end)
+            after = renderings.text_from(Rendering(text, renderings.lettered), end)
             if after is not None:  # else the probe changes what is written before it
                 texts[role] = after
                 break

@@ -26,8 +26,7 @@ from niels_gpt.renderers.template.controls import ControlTokens, past_spaces
 from niels_gpt.renderers.template.proofs.headers import header_start
 from niels_gpt.renderers.template.proofs.proof import Unproven
 from niels_gpt.renderers.template.proofs.renderings import Renderings
-from niels_gpt.renderers.template.proofs.shared_texts import before_open_tag, common_prefix, end_of_same
-from niels_gpt.renderers.template.proofs.usual import PROBE, probe
+from niels_gpt.renderers.template.proofs.usual import PROBE, before_open_tag, common_prefix, end_of_same, probe
 
 
 def turn_ends(renderings: Renderings) -> list[int]:
