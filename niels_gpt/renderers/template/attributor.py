@@ -366,7 +366,8 @@ class Attributor:
         edges = {0, len(text), *(place for place, _ in stops), *(np.flatnonzero(np.diff(states)) + 1).tolist()}
         for start, stop in pairwise([*sorted(edges), len(text)]):
             for _, message in (one for one in stops if one[0] == start):
-                out.piece(self.final_stop, message, Kind.STOP)
+                out.texts.append(self.final_stop)
+                out.facts.append(message << 4 | Kind.STOP)
             if stop > start:
                 out.texts.append(text[start:stop])
                 out.facts.append(int(states[start]))
