@@ -64,8 +64,9 @@ class Server:
     def _given(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["role"] == "developer" and not self._writes_developers:
             message["role"] = "system"
-        if isinstance(message.get("content"), list) and not self._writes_parts(message["role"]):
-            message["content"] = "\n".join(part["text"] for part in message["content"] if part["text"])
+        content = message.get("content")
+        if isinstance(content, list) and not (content and self._writes_parts(message["role"])):  # no parts are no text
+            message["content"] = "\n".join(part["text"] for part in content if part["text"])
         if message.get("tool_calls"):
             message["tool_calls"] = [
                 {**one, "function": self._function(one["function"])} for one in message["tool_calls"]
