@@ -161,6 +161,7 @@ class ResponseParser:
         self._is_finished = False
         self._at = self._scan = 0  # what is before was reported, or is no text; what is before was searched
         self._anchor = 0  # calls are read from this character on
+        self._closing = ""  # the tag that makes reasoning of what is before it, if it comes before any call
         self._calls = self._since_anchor = self._calls_end = 0  # those that were reported, and their last token
         self._work = 0  # how many tokens were read again
         self._reading = self._read()
@@ -272,10 +273,11 @@ class ResponseParser:
         at, mark = yield from self._to_mark((closing, *marks), kind)
         if mark != closing and kind is None and self._prompt is PromptEnd.UNKNOWN:
             # Nothing says that the prompt opened a block: with a call before any closing tag there is no reasoning.
+            self._closing = closing  # what begins like a call may be text
             self._scan = self._at  # an attempt at a call may stand before the opening tag
             return
-        while mark != closing:  # what begins like a call may be a draft: only the end shows what it is
-            yield
+        if mark != closing:  # a call, or a draft of one if the reasoning is closed behind it
+            at, _ = yield from self._to_mark((closing,), None)
         self._tell(Kind.REASONING, at)
         self._go(at + len(closing))
 
@@ -289,7 +291,7 @@ class ResponseParser:
         is_call = bool(calls.bare) and first.startswith(calls.bare)
         while True:
             if not is_call:
-                at, _ = yield from self._to_mark(calls.marks, Kind.REPLY)
+                at, _ = yield from self._to_mark(calls.marks, None if self._closing else Kind.REPLY)
                 self._anchor = self._scan = at
             yield from self._until_text(calls)
             self._scan, is_call = self._at + 1, False
@@ -328,6 +330,11 @@ class ResponseParser:
         found = calls_of(blocks, self._calls_end - token)[self._since_anchor :]
         if not found:
             return
+        if self._closing:
+            first = next((b.start for b in blocks if completion.text.startswith(calls.opening, b.start)), None)
+            if first is None or self._closing in self._text.text[: base + first]:
+                return
+            self._closing = ""
         if not self._calls and not calls.reads_reasoning:
             self._tell(Kind.REPLY, base + blocks[0].start)
         for call in found:

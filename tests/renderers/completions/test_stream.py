@@ -184,6 +184,42 @@ def test_parsers_report_a_call_when_it_closes(name: str) -> None:
     assert closed[0] < (first.token_span or (0, 0))[1]
 
 
+DRAFTERS = [name for name in CALLERS if renderer_of(name).has_reasoning and name not in ("gpt-oss", "inkling")]
+
+
+@pytest.mark.parametrize("family", DRAFTERS)
+@pytest.mark.parametrize("prompt", [True, False])
+def test_a_text_behind_reasoning_with_a_draft_of_a_call_is_reported_at_once(family: str, prompt: bool) -> None:
+    """Whether the completion opens the block, or its prompt."""
+    renderer, calls = renderer_of(family), renderer_of(family).calls
+    assert calls is not None
+    opening, closing = renderer.reasoning_tags
+    draft, text = f"hm {calls.opening} or not{closing}", PLAIN
+    served, said = (
+        renderer.encoder.encode_pieces([each], [True])[0].tolist()
+        for each in (opening if prompt else "a", draft + text if prompt else opening + draft + text)
+    )
+    parser = renderer.stream(served)
+    events = parser.feed(said)
+    told = "".join(event.text for event in events if isinstance(event, ContentDelta))
+    assert told == text
+    assert parser.result().content == text
+    check_events([*events, *parser.finish()], parser.result())
+
+
+@pytest.mark.parametrize("family", DRAFTERS)
+def test_without_a_prompt_what_begins_like_a_call_may_be_within_reasoning(family: str) -> None:
+    """Only a call that is read before the closing tag shows that there is none."""
+    renderer, calls = renderer_of(family), renderer_of(family).calls
+    assert calls is not None
+    for draft in ("", " or not", 'f(a="b")', "null", ")", calls.ends[0]):
+        text = f"hm{calls.opening}{draft}{renderer.reasoning_tags[1]}{PLAIN}"
+        ids = renderer.encoder.encode_pieces([text], [True])[0].tolist()
+        events, result = streamed(renderer, [[token] for token in ids], None, None)
+        assert result == renderer.parse_response(ids)
+        check_events(events, result)
+
+
 def calls_of_functions(renderer: Any, served: Ids | None, said: Ids) -> float:
     """How many functions are called for a token."""
     parser, number = renderer.stream(served), 0
