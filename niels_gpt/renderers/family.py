@@ -34,6 +34,11 @@ __all__ = ["Call", "ConversationView", "Emitter", "Family", "FamilyConfig", "Pla
 # Whether a family with its options writes the reasoning of a last answer, with calls and without.
 _HAS_PLACE: dict[tuple[type, FamilyConfig, bool], bool] = {}
 _MOST_PLACES = 1024
+_OF_THE_CALLER = {  # options that no `chat_template_kwargs` of a row may have -> why
+    "name": "chooses the renderer",
+    "special_tokens_in_content": "would let a row make control tokens of contents; set it where the renderer is made",
+    "on_unwritten": "decides which rows are refused; set it where the renderer is made",
+}
 _CALL = {"id": "functions.look:0", "type": "function", "function": {"name": "look", "arguments": {"at": "it"}}}
 
 
@@ -134,8 +139,9 @@ class Family(BaseRenderer):
     def _with_kwargs(self, kwargs: Mapping[str, Any]) -> Self:
         other, on_unwritten = copy.copy(self), self.on_unwritten  # shallow, so that both share the encoder
         try:
-            if "name" in kwargs:
-                raise UsageError("chat_template_kwargs cannot have 'name': it chooses the renderer. Drop it")
+            for name, why in _OF_THE_CALLER.items():
+                if name in kwargs:
+                    raise UsageError(f"chat_template_kwargs cannot have {name!r}: it {why}. Drop it")
             other.config = with_options(self.config, kwargs)
             other._configure()
         except UsageError as error:

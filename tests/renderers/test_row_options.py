@@ -101,6 +101,12 @@ def test_variables_of_a_template() -> None:
         ("qwen3", {"enable_thnking": False}, "no option 'enable_thnking'; expected one of .*enable_thinking"),
         ("qwen3", {"enable_thinking": "perhaps"}, "enable_thinking is 'perhaps'"),
         ("qwen3", {"name": "llama-3"}, "cannot have 'name'"),
+        (
+            "qwen3",
+            {"special_tokens_in_content": "parse"},
+            "cannot have 'special_tokens_in_content': it would let a row",
+        ),
+        ("qwen3", {"on_unwritten": "drop"}, "cannot have 'on_unwritten': it decides which rows are refused"),
         ("llama-3", {"enable_thinking": False}, "no option 'enable_thinking'; expected one of .*date_string"),
         ("template", {"personna": "x"}, "'personna', which the chat template does not read; expected some of persona"),
         ("template", {"messages": []}, "'messages', which the chat template does not read"),
