@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 pytest.importorskip("tokenizers")
+pytest.importorskip("jinja2")
+from jinja2.filters import FILTERS
+
 from niels_gpt.errors import MessageError, TemplateError
-from niels_gpt.renderers.template.renderer import TemplateRenderer
+from niels_gpt.renderers.template.environment import compile_template, run_template
+from niels_gpt.renderers.template.renderer import TemplateRenderer, no_clock
 from niels_gpt.tokenizer.load import open_encoder
 from tests.renderers.tiny_families import folder_of
 
@@ -209,3 +214,13 @@ def test_nothing_gets_out() -> None:
     assert {source: text for source, text in got.items() if any(sign in text for sign in SIGNS)} == {}
     refused = [source for source in ATTEMPTS if got[source] in ("TemplateError", "MessageError")]
     assert len(refused) > len(ATTEMPTS) // 3  # the others write nothing
+
+
+@pytest.mark.parametrize("name", sorted(FILTERS))
+def test_no_filter_changes_what_it_is_given(name: str) -> None:
+    """Jinja's own `indent` adds a newline to a list."""
+    given = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    template = compile_template("{{ parts | " + name + " }}", no_clock)
+    with suppress(MessageError, TemplateError):
+        run_template(template, {"parts": given})
+    assert given == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]

@@ -19,6 +19,7 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.sandbox
+from jinja2.filters import do_indent
 from jinja2.runtime import LoopContext
 from jinja2.utils import Namespace
 
@@ -63,7 +64,7 @@ class ChatEnvironment(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def __init__(self, clock: Callable[[str], str]) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
-        self.filters["tojson"] = _tojson
+        self.filters |= {"tojson": _tojson, "indent": _indent}
         self.globals |= {"raise_exception": _raise, "strftime_now": lambda form: clock(str(form)), "dict": _Dict()}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -150,6 +151,12 @@ def _tojson(
 ) -> str:
     # As in transformers: no HTML escapes, and ensure_ascii off.
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _indent(s: Any, *args: Any, **kwargs: Any) -> str:
+    # Jinja's own begins with `s += "\n"`, which would add to a list of the caller's before it fails on it.
+    text: Any = tuple(s) if isinstance(s, list) else s
+    return do_indent(text, *args, **kwargs)
 
 
 def _raise(message: str) -> None:
