@@ -141,7 +141,7 @@ class Family(BaseRenderer):
         try:
             for name, why in _OF_THE_CALLER.items():
                 if name in kwargs:
-                    raise UsageError(f"chat_template_kwargs cannot have {name!r}: it {why}. Drop it")
+                    raise UsageError(f"cannot have {name!r}: it {why}. Drop it")
             other.config = with_options(self.config, kwargs)
             other._configure()
         except UsageError as error:
