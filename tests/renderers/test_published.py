@@ -186,7 +186,8 @@ def test_a_part_of_a_result_that_is_one_sign_is_content() -> None:
 def test_a_text_that_the_output_does_not_show_is_partial() -> None:
     backwards = CHATML.replace("m.content", "m.content[::-1]")
     assert made(backwards).emit([user(" \n"), assistant("Yes?")]).attribution == (
-        "partial: the template changes the contents: with other letters it writes another text"
+        "partial: the template changes the contents: with other letters it writes another text; "
+        "changed or left out: content of message 1"
     )
 
 

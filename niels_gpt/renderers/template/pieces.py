@@ -16,6 +16,12 @@ _REPLY, _REASONING, _CONTEXT, _LABEL = int(Kind.REPLY), int(Kind.REASONING), int
 _MARKUP, _TEMPLATE = int(Kind.MARKUP), int(Kind.TEMPLATE)
 
 
+def _joined(message: Message) -> str:
+    """The parts of a content as one text; "" if it has no parts."""
+    content = message["content"]
+    return "".join(str(part.get("text", "")) for part in content) if isinstance(content, list) else ""
+
+
 class Pieces:
     """Writes the pieces of an output in order: `sampled` is whether the text at this place is.
 
@@ -31,7 +37,7 @@ class Pieces:
         """All of the output; false if the gaps as they divide are another text than it."""
         text, following = self.text, zip(gaps, divisions, strict=True)
         labels: list[Stretch] = []
-        at, message = 0, -1
+        begin, at, message = 0, 0, -1
         for stretch in stretches:
             start, stop, leaf = stretch
             if leaf.message < 0:
@@ -40,6 +46,8 @@ class Pieces:
             if leaf.message != message:
                 self._gap(*next(following))
                 message = leaf.message
+            elif text[at:start].isspace() and text[begin:stop] in _joined(self.messages[message]):
+                start = at  # white space between two parts that is a part, or of one
             else:
                 self._run(at, start, message << 4 | (_MARKUP if self.sampled else _TEMPLATE), labels)
             labels = []
@@ -49,7 +57,7 @@ class Pieces:
                 kind = _LABEL if self.messages[message]["role"] == "assistant" else _CONTEXT
             self.texts.append(text[start:stop])
             self.facts.append(message << 4 | kind)
-            at = stop
+            begin, at = start, stop
         self._gap(*next(following))
         # Nothing that is remembered may change what is encoded.
         return sum(map(len, self.texts)) - self.inserted == len(text)
