@@ -113,6 +113,8 @@ def test_what_cannot_be_opened_is_refused(tmp_path: Path, tokenizer_dir: Path) -
         open_dataset(tmp_path / "nothing")
     with pytest.raises(CacheError, match=r"^s3://bucket/chats: a URL; .* fetch s3://bucket/chats\), .* ng.loader"):
         open_dataset("s3://bucket/chats")
+    with pytest.raises(CacheError, match=r"^file:///data/chats: a URL; .* fetch file:///data/chats\), "):
+        open_dataset("file:///data/chats")
     with pytest.raises(CacheError, match="no finished cache and no episodes"):
         open_dataset(tmp_path)
     path, _ = sft_cache(tmp_path / "cache")

@@ -184,7 +184,8 @@ def no_such_directory(folder: Path, expected: str) -> CacheError:
     # letter.
     scheme, colon, below = str(folder).partition(":")
     if colon and len(scheme) > 1 and "/" not in scheme and below.startswith("/"):
-        url = without_passwords(f"{scheme}://{below.lstrip('/')}")
+        # A file's URL has no host: file:///data/chats.
+        url = without_passwords(f"{scheme}:{'///' if scheme == 'file' else '//'}{below.lstrip('/')}")
         return CacheError(
             f"{url}: a URL; expected a directory of this machine. Copy the dataset here (it prints the path to open: "
             f"niels-gpt fetch {url}), or train on it where it is: ng.loader(path, cache_dir=...)"
