@@ -206,9 +206,11 @@ def marks(renderer: TemplateRenderer, report: TemplateReport) -> str:
     found: Counter[bool] = Counter()
     for result in report.of("proven"):
         variables = {**_variables(result.probe), **renderer.encoder.special_tokens, "bos_token": "<s>"}
-        messages, tools = normalise(variables.pop("messages")), variables.pop("tools")
-        text, spans = _render_with_assistant_indices(compiled, messages, tools, None, False, **variables)
-        found.update(text[start:stop].rstrip().endswith(spellings) for start, stop in spans)
+        messages, tools = variables.pop("messages"), variables.pop("tools")
+        # Servers and we decode arguments and join parts that a template does not read; transformers does not.
+        with suppress(jinja2.TemplateError, TypeError):
+            text, spans = _render_with_assistant_indices(compiled, messages, tools, None, False, **variables)
+            found.update(text[start:stop].rstrip().endswith(spellings) for start, stop in spans)
     return {(True,): "with stop", (False,): "without stop", (): ""}.get(
         tuple(found), f"{found[True]} of {found.total()} with stop"
     )

@@ -212,8 +212,12 @@ def _map_column(path: Path, n: int, dtypes: Mapping[str, Any]) -> npt.NDArray[An
         size = path.stat().st_size
     if (dtype := _fitting(size, n, list(dtypes.values()))) is not None:
         return map_tokens(path, dtype)
+    raise _wrong_size(path, size, n, dtypes)
+
+
+def _wrong_size(path: Path | str, size: int, n: int, dtypes: Mapping[str, Any]) -> CacheError:
     sizes = ", ".join(f"{np.dtype(dtype).itemsize * n:,} ({name})" for name, dtype in dtypes.items())
-    raise CacheError(f"{path}: {size:,} bytes for {n:,} tokens; expected {sizes}. Copy it again, or build it again")
+    return CacheError(f"{path}: {size:,} bytes for {n:,} tokens; expected {sizes}. Copy it again, or build it again")
 
 
 def open_mask(folder: Path, n_tokens: int, manifest: Manifest | None) -> tuple[npt.NDArray[Any] | None, str]:
@@ -283,9 +287,14 @@ def _remote_episodes(dataset: StreamedDataset, folder: Path, files: dict[str, St
 
     columns: dict[str, Any] = {"tokens": AbsentArray(n, np.dtype(EPISODE_TOKENS))}
     for name, column in COLUMNS.items():
+        size = sizes.get(column.file)
+        if size is None or column.per != "token" or name in columns:
+            continue
         dtypes = _mask_dtypes(manifest) if name == "mask" else list(column.dtypes.values())
-        if name not in columns and (dtype := _fitting(sizes.get(column.file), n, dtypes)) is not None:
+        if (dtype := _fitting(size, n, dtypes)) is not None:
             columns[name] = AbsentArray(n, np.dtype(dtype))
+        elif name != "mask":  # what is wrong with a mask is told by `no_mask`
+            raise _wrong_size(f"{dataset.url}: {column.file} of {folder.name}", size, n, column.dtypes)
     no_mask = "" if "mask" in columns else f"{dataset.url}: {MASK_NAME} missing, or not as long as the tokens"
     images = open_images(folder, len(index))
     return Shard(folder / TOKENS_NAME, index, columns, no_mask, images, (dataset.cache, files))

@@ -307,6 +307,17 @@ def test_damaged_indexes_and_manifests_are_refused(store: FileServer, tmp_path: 
         opened(f"{store.url}/nothing", shard_cache=cache_in(tmp_path))
 
 
+def test_segments_of_a_wrong_size_are_refused_as_on_disks(store: FileServer, tmp_path: Path) -> None:
+    """A manifest that was published so records it; without segment ids texts would see each other."""
+    folder = store.root / "chats"
+    for path in folder.glob("train/*/segment_ids.bin"):
+        path.write_bytes(path.read_bytes()[:-1])
+    write_manifest(folder, vocab_size=100_000, mask_dtype="uint8")
+    for place, options in ((folder, {}), (f"{store.url}/chats", {"shard_cache": cache_in(tmp_path)})):
+        with pytest.raises(CacheError, match=r"segment_ids\.bin.* bytes for .* tokens; expected"):
+            opened(place, **options)
+
+
 @pytest.mark.parametrize("fault", ["damage", "short", "empty"])
 def test_a_manifest_damaged_on_its_way_is_read_again(store: FileServer, tmp_path: Path, fault: str) -> None:
     store.faults(f"chats/episodes.json {fault} 1")
