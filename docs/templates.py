@@ -6,6 +6,7 @@ a tiny tokenizer with the control tokens that templates write. All columns but t
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tempfile
@@ -217,7 +218,8 @@ def marks(renderer: TemplateRenderer, report: TemplateReport) -> str:
 
 
 def _variables(probe: Probe) -> dict[str, Any]:
-    return {"messages": list(probe.messages), "tools": probe.tools and list(probe.tools)}
+    # A copy: Jinja's own `indent` changes a list that it is given.
+    return copy.deepcopy({"messages": list(probe.messages), "tools": probe.tools and list(probe.tools)})
 
 
 @cache
