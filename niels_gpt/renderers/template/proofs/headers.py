@@ -71,9 +71,8 @@ def header_start(renderings: Renderings, text: str, role: str) -> int | None:
     gap = usual.between(["user", "assistant", role])
     if gap is None:
         return None
-    if (
-        role == "assistant"
-    ):  # its header ends with the prompt, without the markup of reasoning, which probes do not have
+    if role == "assistant":
+        # Its header ends with the prompt, without the markup of reasoning, which probes do not have.
         text, gap = (_through(one, usual.prompt) for one in (text, gap))
     # The common suffix, without the second half of a control token: <s>[INST] and </s>[INST] both end in s>[INST], and
     # the header is [INST].
