@@ -1,8 +1,7 @@
 """`python -m benchmarks.curation [--rows N]`: duplicates and mixtures at a million rows, time and peak memory.
 
 Rows are windows of real prose; some are repeated, some with a few words changed. Each measurement runs in a process of
-its own, so that its peak memory is its own. Shown for a tenth of the rows and for all: memory that is flat in the rows
-does not grow tenfold with them.
+its own, so that its peak memory is its own. Shown for a tenth of the rows and for all.
 """
 
 from __future__ import annotations

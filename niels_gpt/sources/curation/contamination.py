@@ -1,31 +1,28 @@
 """Decontamination: rows that contain a stretch of words of a benchmark are left out, and the report says which.
 
 A row is contaminated if any of its contents shares `words` consecutive words with a text of the benchmark files.
-Hashes find the candidates, and the words themselves decide, so two texts with one hash are never confused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-import numpy as np
-
-from niels_gpt.errors import InputError
+from niels_gpt.errors import InputError, shown
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import NGRAM_WORDS
-from niels_gpt.sources.curation.filters import texts_of
-from niels_gpt.sources.curation.ngrams import RULE, UInt64s, ngrams, words_of
+from niels_gpt.sources.curation.filters import Reason, texts_of
+from niels_gpt.sources.curation.ngrams import ngrams, words_of
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
 from niels_gpt.store.remote import AnyFile
 
-TEXTS_AT_ONCE: Final = 2000
 WORDS: Final = 13  # consecutive words, as the decontamination of GPT-3 and many after it
+RULE: Final = 1  # of the check, for the manifest. Raise it with each change
 
 
 @dataclass(frozen=True)
@@ -59,68 +56,45 @@ class Benchmarks:
         # could not be built under another.
         return {"decontaminate": {"words": self.words, "rule": RULE, "files": self.hashed.fingerprint(self.files)}}
 
-    def reasons(self, chats: Sequence[Conversation]) -> list[tuple[str, str] | None]:
+    def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """Why each conversation is left out, as a code and a sentence; `None` for one that is used."""
-        pairs = [(row, text) for row, chat in enumerate(chats) for m in chat.messages for text in texts_of(m)]
-        found = ngrams([text for _, text in pairs], self.words)
-        hashes, places = self._known
-        # Past the last hash there is none; any other serves, because it is compared below. Known hashes 3 5 9, found
-        # 5 and 10: at 1 and 2.
-        at = np.minimum(np.searchsorted(hashes, found.hashes), len(hashes) - 1)
-        reasons: list[tuple[str, str] | None] = [None] * len(chats)
-        for number in np.flatnonzero(hashes[at] == found.hashes).tolist():
-            # The n-gram belongs to the text before whose end it is: offsets 0 3 5 and n-gram 3 mean text 1.
-            row, _ = pairs[int(np.searchsorted(found.offsets, number, side="right")) - 1]
-            where = places.get(words := found.text(number))
-            if where is not None and reasons[row] is None:
-                reasons[row] = (self.code, f"contains {shown(words)} of {where}")
-        return reasons
+        known = self._known
+        return [self._reason(chat, known) for chat in chats]
+
+    def _reason(self, chat: Conversation, known: Mapping[str, str]) -> Reason | None:
+        for text in (text for message in chat.messages for text in texts_of(message)):
+            for words in ngrams(words_of(text), self.words):
+                if words in known:
+                    return self.code, f"contains {shown(words)} of {known[words]}"
+        return None
 
     @cached_property
-    def _known(self) -> tuple[UInt64s, dict[str, str]]:
-        """The sorted hashes of all n-grams, and for each n-gram the first place that has it."""
-        places: dict[str, str] = {}
-        hashes = [np.zeros(0, dtype=np.uint64)]
-        for batch in _batches(self.files, self.words):
-            found = ngrams([text for _, text in batch], self.words)
-            hashes.append(found.hashes)
-            for number, (where, _) in enumerate(batch):
-                for one in range(found.offsets[number], found.offsets[number + 1]):
-                    places.setdefault(found.text(one), where)
+    def _known(self) -> dict[str, str]:
+        """For each n-gram of the benchmarks the first place that has it."""
+        known: dict[str, str] = {}
+        for file in self.files:
+            for record in read_records(file):
+                if isinstance(record, Rejected):
+                    raise InputError(f"{record.detail}; repair the benchmark, because every text of it is searched for")
+                for text in map(words_of, _texts(record.value)):
+                    # Words have one space between them, so 13 words have 12 spaces.
+                    if text.count(" ") >= self.words - 1:
+                        for words in ngrams(text, self.words):
+                            known.setdefault(words, record.where)
         self.hashed.check(self.files)  # the manifest records their hashes
-        known = np.unique(np.concatenate(hashes))
-        if not len(known):
+        if not known:
             names = ", ".join(map(str, self.files))
             raise InputError(f"{names}: no text of {self.words} words or more in any row; expected benchmarks' texts")
-        return known, places
+        return known
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Workers read the benchmark files again, because the table may be larger than the files."""
         return type(self), (self.files, self.words, self.hashed)
 
 
-def shown(text: str, most: int = 60) -> str:
-    """A stretch of words for a message."""
-    return repr(text if len(text) <= most else f"{text[:most]}...")
-
-
-def _batches(files: Sequence[AnyFile], words: int) -> Iterator[list[tuple[str, str]]]:
-    batch: list[tuple[str, str]] = []
-    for file in files:
-        for record in read_records(file):
-            if isinstance(record, Rejected):
-                raise InputError(f"{record.detail}; repair the benchmark, because every text of it is searched for")
-            # Words have one space between them, so 13 words have 12 spaces.
-            batch += [(record.where, text) for text in _texts(record) if words_of(text).count(" ") >= words - 1]
-            if len(batch) >= TEXTS_AT_ONCE:
-                yield batch
-                batch = []
-    yield batch
-
-
-def _texts(record: Record) -> Iterator[str]:
+def _texts(row: Any) -> Iterator[str]:
     """Every text in a row, at any depth; keys are not texts."""
-    pending = [record.value]
+    pending = [row]
     while pending:
         value = pending.pop()
         if isinstance(value, str):

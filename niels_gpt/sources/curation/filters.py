@@ -15,7 +15,7 @@ these checks; `contamination.Benchmarks` and `duplicates.Duplicates` are others.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -81,14 +81,12 @@ class RowFilters:
     def __post_init__(self) -> None:
         for name in ("min_messages", "max_messages", "min_characters", "max_characters", "min_answer_characters"):
             FILTER_COUNT.check(getattr(self, name), name)
-        for unit in ("messages", "characters"):
-            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+        for unit, (least, most) in self._ranges.items():
             if least is not None and most is not None and least > most:
                 raise UsageError(
                     f"min_{unit} is {least} and max_{unit} is {most}, so no row would be left; exchange them"
                 )
-        for name in ("match", "exclude"):
-            _compiled(name, getattr(self, name))
+        _ = self._expressions
         if self.role is not None and self.role not in ROLES:
             known = ", ".join(ROLES)
             raise UsageError(f"role is {self.role!r}; expected one of {known}{did_you_mean(self.role, ROLES)}")
@@ -119,36 +117,34 @@ class RowFilters:
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """See `RowCheck`."""
         # The cheap ones first: to detect a language takes longest.
-        return [
-            self._by_count(chat.messages)
-            or self._by_length(chat.messages)
-            or self._by_text(chat.messages)
-            or self._by_language(chat.messages)
-            for chat in chats
-        ]
+        checks = (self._by_size, self._by_answers, self._by_text, self._by_language)
+        return [next(filter(None, (check(chat.messages) for check in checks)), None) for chat in chats]
 
-    def _by_count(self, messages: list[Message]) -> Reason | None:
-        n = len(messages)
-        if self.min_messages is not None and n < self.min_messages:
-            return "too_few_messages", f"{n} messages, min_messages is {self.min_messages}"
-        if self.max_messages is not None and n > self.max_messages:
-            return "too_many_messages", f"{n} messages, max_messages is {self.max_messages}"
+    @cached_property
+    def _ranges(self) -> dict[str, tuple[int | None, int | None]]:
+        """The least and the most of each unit."""
+        return {
+            "messages": (self.min_messages, self.max_messages),
+            "characters": (self.min_characters, self.max_characters),
+        }
+
+    def _by_size(self, messages: list[Message]) -> Reason | None:
+        for unit, (least, most) in self._ranges.items():
+            if least is None and most is None:
+                continue
+            n = len(messages) if unit == "messages" else sum(len(text) for each in messages for text in texts_of(each))
+            if least is not None and n < least:
+                return f"too_few_{unit}", f"{n:,} {unit}, min_{unit} is {least:,}"
+            if most is not None and n > most:
+                return f"too_many_{unit}", f"{n:,} {unit}, max_{unit} is {most:,}"
         return None
 
-    def _by_length(self, messages: list[Message]) -> Reason | None:
-        if self.min_characters is not None or self.max_characters is not None:
-            n = sum(len(text) for message in messages for text in texts_of(message))
-            if self.min_characters is not None and n < self.min_characters:
-                return "too_few_characters", f"{n:,} characters, min_characters is {self.min_characters:,}"
-            if self.max_characters is not None and n > self.max_characters:
-                return "too_many_characters", f"{n:,} characters, max_characters is {self.max_characters:,}"
-        if self.min_answer_characters is None:
-            return None
-        for index, message in enumerate(messages):
+    def _by_answers(self, messages: list[Message]) -> Reason | None:
+        for index, message in enumerate(messages if self.min_answer_characters else ()):
             # An answer that only calls tools has no content, and is not short for that.
             if message["role"] == "assistant" and not message.get("tool_calls"):
                 n = sum(map(len, _contents(message)))
-                if n < self.min_answer_characters:
+                if n < (self.min_answer_characters or 0):
                     limit = f"min_answer_characters is {self.min_answer_characters:,}"
                     return "short_answer", f"message {index} has {n:,} characters, {limit}"
         return None
@@ -157,17 +153,13 @@ class RowFilters:
         match, exclude = self._expressions
         if match is None and exclude is None:
             return None
-        searched = [
-            (index, text)
-            for index, message in enumerate(messages)
-            if self.role in (None, message["role"])
-            for text in texts_of(message)
-        ]
+        searched = [(index, message) for index, message in enumerate(messages) if self.role in (None, message["role"])]
+        texts = [(index, text) for index, message in searched for text in texts_of(message)]
         # Before `match`: a conversation to which both apply is left out.
-        for index, text in searched:
+        for index, text in texts:
             if exclude is not None and exclude.search(text):
                 return "excluded", f"message {index} contains the excluded expression {self.exclude!r}"
-        if match is not None and not any(match.search(text) for _, text in searched):
+        if match is not None and not any(match.search(text) for _, text in texts):
             return "not_matched", f"no content contains the expression {self.match!r}"
         return None
 
@@ -184,8 +176,21 @@ class RowFilters:
         return "other_language", f"its language is {language}, languages are {', '.join(self.languages)}"
 
     @cached_property
-    def _expressions(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
-        return _compiled("match", self.match), _compiled("exclude", self.exclude)
+    def _expressions(self) -> list[re.Pattern[str] | None]:
+        """`match` and `exclude`.
+
+        Raises:
+            UsageError: Python cannot read one.
+        """
+        found: list[re.Pattern[str] | None] = []
+        for name, expression in (("match", self.match), ("exclude", self.exclude)):
+            try:
+                found.append(None if expression is None else re.compile(expression))
+            except (re.error, RecursionError, OverflowError) as error:  # also of deep nesting, and of a{99999999999}
+                raise UsageError(
+                    f"{name} is {expression!r}, which is no regular expression of Python ({error})"
+                ) from error
+        return found
 
 
 def _identifier() -> Any:
@@ -196,44 +201,17 @@ def _identifier() -> Any:
     return py3langid
 
 
-def _compiled(name: str, expression: str | None) -> re.Pattern[str] | None:
-    if expression is None:
-        return None
-    try:
-        return re.compile(expression)
-    except (re.error, RecursionError, OverflowError) as error:  # also of deep nesting, and of a{99999999999}
-        raise UsageError(f"{name} is {expression!r}, which is no regular expression of Python ({error})") from error
-
-
 def texts_of(message: Message) -> Iterator[str]:
-    """The texts of a message that people wrote or a model wrote: its reasoning, wherever it is, and its content."""
-    reasoning = reasoning_of(message)
-    if reasoning is not None:
+    """The texts of a normalised message that people wrote or a model wrote: its reasoning and its content."""
+    if reasoning := reasoning_of(message):
         yield reasoning
-    elif not isinstance(message["content"], str):
-        for part in message["content"]:
-            if part.get("type") == "thinking":
-                yield from _texts(part.get("thinking"))
     yield from _contents(message)
-
-
-def _texts(thinking: Any) -> Iterator[str]:
-    """The text of a thinking part, which in some APIs is a list of text parts."""
-    for one in thinking if isinstance(thinking, list) else [thinking]:
-        text = one.get("text") if isinstance(one, Mapping) else one
-        if isinstance(text, str):
-            yield text
 
 
 def _contents(message: Message) -> Iterator[str]:
     content = message["content"]
-    if isinstance(content, str):
-        yield content
-        return
-    for part in content:
-        text = part.get("text")
-        if isinstance(text, str):
-            yield text
+    parts = [{"text": content}] if isinstance(content, str) else content
+    yield from (part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
 @dataclass(frozen=True)
@@ -256,8 +234,12 @@ class Filtered(ChatSource):
     @property
     def revision(self) -> str | None:
         """The revision of the source."""
-        revision: str | None = self.source.revision
-        return revision
+        return self.source.revision  # type: ignore[no-any-return]
+
+    @property
+    def hashed(self) -> HashedFiles | None:  # type: ignore[override]  # it is that of the source, and never assigned
+        """The hashes of the source's files."""
+        return self.source.hashed  # type: ignore[no-any-return]
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """The source's own, and what decides the checks."""
@@ -270,21 +252,13 @@ class Filtered(ChatSource):
         """See `Source`."""
         return self._checked(self.source.iterate(start=start))
 
-    @property
-    def hashed(self) -> HashedFiles | None:  # type: ignore[override]  # it is that of the source, and never assigned
-        """The hashes of the source's files."""
-        hashed: HashedFiles | None = self.source.hashed
-        return hashed
-
     def fraction_read(self) -> float | None:
         """See `Source`."""
-        fraction: float | None = self.source.fraction_read()
-        return fraction
+        return self.source.fraction_read()  # type: ignore[no-any-return]
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """See `Sliceable`."""
-        slices: Iterator[Slice] = self.source.slices(slice_bytes)
-        return slices
+        return self.source.slices(slice_bytes)  # type: ignore[no-any-return]
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
         """See `Sliceable`."""
