@@ -180,10 +180,10 @@ columns = pytest.mark.parametrize("case", MEDIA_COLUMNS)
 
 
 def column_sentence(case: str) -> str:
-    kind, _, number = MEDIA_COLUMNS[case]
     return (
-        f"column {case.partition(',')[0]!r} holds {kind} ({number}); expected texts or images: no renderer here can "
-        f"count the tokens of {kind}. Drop the row, or remove the column where the messages make sense without it"
+        f"column {case.partition(',')[0]!r} holds files ({MEDIA_COLUMNS[case][2]}), and the messages name 0 images; "
+        'expected images in a content, each as {"type": "image", "image": PATH}, and no audio or video. Put images '
+        "there, drop the row, or remove the column where the messages make sense without it"
     )
 
 
@@ -239,18 +239,18 @@ def test_images_in_a_column_that_no_message_names() -> None:
         assert isinstance(read, Rejected)
         assert read.reason == "images_in_column"
         assert read.detail.startswith(
-            "row 0: column 'images' holds images (1), and no message names one; expected each"
+            "row 0: column 'images' holds files (1), and the messages name 0 images; expected images"
         )
     (read,) = from_dataset([{"messages": named, "images": ["a.png"]}])
     assert isinstance(read, Conversation)
     (read,) = from_dataset([{"messages": named, "images": ["a.png", "b.png"]}])
     assert isinstance(read, Rejected)
-    assert "column 'images' holds images (2), and the messages name 1; expected each" in read.detail
+    assert "column 'images' holds files (2), and the messages name 1 images; expected images" in read.detail
     llava = [{"from": "human", "value": "<image>\nWhat is it?"}, {"from": "gpt", "value": "A cat."}]
     for image in ("coco/train2017/000000033471.jpg", "https://a.b/c.PNG?w=3", "data:image/png;base64,AAAA"):
         (read,) = from_dataset([{"id": "1", "image": image, "conversations": llava}])
         assert isinstance(read, Rejected)
-        assert "column 'image' holds images (1), and no message names one" in read.detail
+        assert "column 'image' holds files (1), and the messages name 0 images" in read.detail
 
 
 @pytest.mark.parametrize(
@@ -302,4 +302,4 @@ def test_builds_and_the_doctor_of_rows_with_columns(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     rejected, evidence = built_and_diagnosed(file)
     assert rejected == f"{file}:5: {column_sentence('videos')}"
-    assert "column 'videos' holds video (2)" in evidence
+    assert "holds files (2)" in evidence

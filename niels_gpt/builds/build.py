@@ -241,7 +241,7 @@ class Build:
             )
         else:
             chunks = self._encoded(task, rows)
-        return self.rejections.within_limit(chunks, rows_in, progress)
+        return self.rejections.within_limit(chunks, rows_in)
 
     def divide(
         self,

@@ -14,16 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from niels_gpt.errors import DataError, UsageError, shortened, shown, without_passwords
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_BAD_ROWS
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.store.checksums import FileRecord
@@ -35,27 +33,25 @@ EXAMPLES: Final = 3  # rows of each reason that an error quotes
 LONGEST_EXAMPLE: Final = 300  # characters
 MOST_REASONS: Final = 12  # that an error lists
 # Once too many rows are unusable the build cannot succeed. It reads on for so many rows, to report all reasons at once.
-READ_ON_ROWS: Final = 100_000
+READ_ON_ROWS: Final = 10_000
 
 # What accepts the rows of a reason, for the error message; each option has an equal keyword (--allow-partial:
 # allow_partial=True). Reasons that only a change of the row can repair are not listed.
-ACCEPTED_BY: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "messages_not_a_list": "--format or --columns, if the conversation is in another column",
-        "missing_column": "--columns NAME=PATH, if the column has another name",
-        "missing_field": "--columns NAME=PATH, if the field has another name",
-        "no_column": "--columns NAME=PATH, if the column has another name",
-        "no_text": "--columns NAME=PATH, if the text is in another column",
-        "partial_attribution": "--allow-partial, whose masks may train the template's own tokens",
-        "row_not_an_object": "--format, if the file has another one",
-        "template_raised": "--renderer NAME, if a family's own renderer takes such conversations",
-        "too_long": "--max-message-bytes N",
-        "unknown_role": "--roles THEIRS=ROLE",
-        "unsupported_content": "--renderer NAME of a family that has a place for it",
-        "unsupported_field": "--renderer NAME of a family that has a place for it",
-        "unwritten": "--on-unwritten drop, or --renderer NAME of a family that has a place for it",
-    }
-)
+ACCEPTED_BY: Final = {
+    "messages_not_a_list": "--format or --columns, if the conversation is in another column",
+    "missing_column": "--columns NAME=PATH, if the column has another name",
+    "missing_field": "--columns NAME=PATH, if the field has another name",
+    "no_column": "--columns NAME=PATH, if the column has another name",
+    "no_text": "--columns NAME=PATH, if the text is in another column",
+    "partial_attribution": "--allow-partial, whose masks may train the template's own tokens",
+    "row_not_an_object": "--format, if the file has another one",
+    "template_raised": "--renderer NAME, if a family's own renderer takes such conversations",
+    "too_long": "--max-message-bytes N",
+    "unknown_role": "--roles THEIRS=ROLE",
+    "unsupported_content": "--renderer NAME of a family that has a place for it",
+    "unsupported_field": "--renderer NAME of a family that has a place for it",
+    "unwritten": "--on-unwritten drop, or --renderer NAME of a family that has a place for it",
+}
 
 _NUMBERED = re.compile(r"(?: row|^row|^example|^document) \d+$")  # lines (`chats.jsonl:17`) are counted from 1
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?) ?%")
@@ -109,75 +105,16 @@ class BadRowLimit:
         return ALL if self.rows is None else f"{self.rows:,}"
 
 
-@dataclass
-class RejectedReason:
-    """The rows that were left out for one reason.
-
-    Attributes:
-        rows: their number.
-        examples: the first `EXAMPLES` of them.
-    """
-
-    rows: int = 0
-    examples: list[Rejected] = field(default_factory=list)
-
-    def add(self, row: Rejected) -> None:
-        """Count a row."""
-        self.rows += 1
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(row)
-
-
 class TooManyBadRows(DataError):
-    """A build has more unusable rows than it may leave out. The message has a line for each reason and example.
-
-    Attributes:
-        bad_rows, rows: how many of how many rows are unusable, without those left out on purpose.
-        whole: all rows of the input were read.
-        limit: how many may be.
-        reasons: by code.
-    """
-
-    def __init__(
-        self, bad_rows: int, rows: int, *, whole: bool, limit: BadRowLimit, reasons: Mapping[str, RejectedReason]
-    ) -> None:
-        # The arguments become `args`, from which `__reduce__` makes the error again in another process.
-        super().__init__(bad_rows, rows, whole, limit, reasons)
-        self.bad_rows, self.rows, self.whole, self.limit, self.reasons = bad_rows, rows, whole, limit, reasons
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For errors from other processes: by default, unpickling would pass the keywords by position."""
-        return _again, self.args
+    """A build has more unusable rows than it may leave out. The message has a line for each reason and example."""
 
     def __str__(self) -> str:
-        # Reasons are in the order in which they were found, so this is the first of all bad rows.
-        first = next(iter(self.reasons.values())).examples[0]
-        counted = "all" if self.whole else "the first"
-        advice = f"--max-bad-rows {self.bad_rows} (max_bad_rows={self.bad_rows}), or a share such as 5%, or all"
-        numbered = " Rows are counted from 0." if _NUMBERED.search(first.where) else ""
-        lines = [
-            f"{_sentence(first.detail)}.{numbered} Unusable: {self.bad_rows:,} of {counted} {self.rows:,} rows; "
-            f"allowed: {self.limit}"
-        ]
-        for code, reason in list(self.reasons.items())[:MOST_REASONS]:
-            accepted = f"; {ACCEPTED_BY[code]}" if code in ACCEPTED_BY else ""
-            lines.append(f"  {code}, {reason.rows:,} {'row' if reason.rows == 1 else 'rows'}{accepted}")
-            # The only row is quoted above.
-            lines += [f"    {_sentence(row.detail)}" for row in reason.examples if self.bad_rows > 1]
-        if len(self.reasons) > MOST_REASONS:
-            lines.append(f"  and {len(self.reasons) - MOST_REASONS:,} other reasons")
-        lines.append(f"  To leave such rows out and list them in {REJECTED_NAME}: {advice}")
-        return "\n".join(lines)
+        # Other errors are on one line; the parts of this one are printable already.
+        return str(self.args[0])
 
 
-def _again(
-    bad_rows: int, rows: int, whole: bool, limit: BadRowLimit, reasons: Mapping[str, RejectedReason]
-) -> TooManyBadRows:
-    return TooManyBadRows(bad_rows, rows, whole=whole, limit=limit, reasons=reasons)
-
-
-def _sentence(detail: str) -> str:
-    return shortened(without_passwords(detail), LONGEST_EXAMPLE).rstrip(".")
+def _sentence(row: Rejected) -> str:
+    return shortened(without_passwords(row.detail), LONGEST_EXAMPLE).rstrip(".")
 
 
 class Rejections:
@@ -200,14 +137,12 @@ class Rejections:
         self.dropped: Counter[str] = Counter()
         self.changed: Counter[str] = Counter()
         self.unread: Counter[str] = Counter()
-        self.bad_rows = 0
+        self.bad_rows = self.usable = 0
+        self.relative_to: Path | None = None
         self.files: dict[str, FileRecord] = {}
         self._limit = BadRowLimit.of(max_bad_rows)
-        self.usable = 0
-        self.relative_to: Path | None = None
-        self._reasons: dict[str, RejectedReason] = {}
+        self._bad: dict[str, list[Rejected]] = {}  # the first unusable rows of each reason
         self._rows_at_excess: int | None = None
-        self._progress = SILENT
         self._path = folder / REJECTED_NAME
         self._file: HashedWriter | None = None
 
@@ -237,47 +172,36 @@ class Rejections:
             else:
                 yield row
 
-    def within_limit(
-        self, chunks: Generator[Row], rows_in: Callable[[Row], int], progress: Progress = SILENT
-    ) -> Generator[Row]:
+    def within_limit(self, chunks: Generator[Row], rows_in: Callable[[Row], int]) -> Generator[Row]:
         """The chunks before the unusable row that exceeds the limit; after it rows are only read and counted.
 
         Args:
             chunks: it is closed with this generator. rows_in: the number of rows in a chunk.
-            progress: receives a note that the build reads on.
 
         Raises:
             TooManyBadRows: after all rows, or `READ_ON_ROWS` rows after there were too many.
         """
-        self._progress = progress
         with closing(chunks):
-            try:
-                for chunk in chunks:
-                    self.usable += rows_in(chunk)
-                    if self._rows_at_excess is None:
-                        yield chunk
-                    else:
-                        self._stop_after_reading_on()
-            except DataError as error:
-                # What was found first is reported, not what the reading on ran into.
-                if self._rows_at_excess is None or isinstance(error, TooManyBadRows):
-                    raise
-                raise self._too_many(whole=False) from error
+            for chunk in chunks:
+                self.usable += rows_in(chunk)
+                if self._rows_at_excess is None:
+                    yield chunk
+                self._stop_reading_on()
         self.check()
 
     def _add(self, row: Rejected) -> None:
         self.dropped[row.reason] += 1
         if not row.expected:
             self.bad_rows += 1
-            self._reasons.setdefault(row.reason, RejectedReason()).add(row)
+            examples = self._bad.setdefault(row.reason, [])
+            if len(examples) < EXAMPLES:
+                examples.append(row)
             # A share can be judged only when all rows have been read.
             if self._rows_at_excess is None and self._limit.share is None and not self._limit.allows(self.bad_rows, 0):
                 self._rows_at_excess = self.rows
-                text = f"{_sentence(row.detail)}. Too many unusable rows; reading on, to report all reasons at once"
-                self._progress.note(text)
         # From here on rows are only counted: the build fails, and the file is deleted with its directory.
         if self._rows_at_excess is not None:
-            self._stop_after_reading_on()
+            self._stop_reading_on()
             return
         place = "" if self.relative_to is None else f"{self.relative_to}/"
         where, detail = (text.replace(place, "") if place else text for text in (row.where, row.detail))
@@ -289,21 +213,33 @@ class Rejections:
         # A detail may quote an unpaired surrogate, which UTF-8 does not have.
         self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
 
-    def _stop_after_reading_on(self) -> None:
+    def _stop_reading_on(self) -> None:
         if self._rows_at_excess is not None and self.rows - self._rows_at_excess >= READ_ON_ROWS:
-            raise self._too_many(whole=False)
-
-    def _too_many(self, *, whole: bool) -> TooManyBadRows:
-        return TooManyBadRows(self.bad_rows, self.rows, whole=whole, limit=self._limit, reasons=self._reasons)
+            raise self._too_many("the first")
 
     def check(self) -> None:
-        """Raise `TooManyBadRows` if too many rows were unusable; called after the last row.
-
-        Raises:
-            TooManyBadRows: too many were unusable.
-        """
+        """Raise `TooManyBadRows` if too many rows were unusable; called after the last row."""
         if not self._limit.allows(self.bad_rows, self.rows):
-            raise self._too_many(whole=True)
+            raise self._too_many("all")
+
+    def _too_many(self, of: str) -> TooManyBadRows:
+        """The error of too many unusable rows: a line for each reason and example."""
+        # Reasons are in the order in which they were found, so this is the first of all bad rows.
+        first = next(iter(self._bad.values()))[0]
+        numbered = " Rows are counted from 0." if _NUMBERED.search(first.where) else ""
+        counts = f"Unusable: {self.bad_rows:,} of {of} {self.rows:,} rows; allowed: {self._limit}"
+        lines = [f"{_sentence(first)}.{numbered} {counts}"]
+        for code, examples in list(self._bad.items())[:MOST_REASONS]:
+            rows = self.dropped[code]
+            accepted = f"; {ACCEPTED_BY[code]}" if code in ACCEPTED_BY else ""
+            lines.append(f"  {code}, {rows:,} {'row' if rows == 1 else 'rows'}{accepted}")
+            # The only row is quoted above.
+            lines += [f"    {_sentence(row)}" for row in examples if self.bad_rows > 1]
+        if len(self._bad) > MOST_REASONS:
+            lines.append(f"  and {len(self._bad) - MOST_REASONS:,} other reasons")
+        advice = f"--max-bad-rows {self.bad_rows} (max_bad_rows={self.bad_rows}), or a share such as 5%, or all"
+        lines.append(f"  To leave such rows out and list them in {REJECTED_NAME}: {advice}")
+        return TooManyBadRows("\n".join(lines))
 
     def close(self) -> None:
         """Finish the file.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
+import re
 from collections.abc import Generator
 from pathlib import Path
 
@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from niels_gpt.errors import InputError, UsageError
-from niels_gpt.progress import Progress
+from niels_gpt.errors import UsageError
 from niels_gpt.sources import rejections
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import BadRowLimit, Rejections, TooManyBadRows
@@ -56,15 +55,7 @@ def test_one_pass_reports_every_reason_with_its_count_and_three_examples(tmp_pat
     assert next(chunks) == 3
     with pytest.raises(TooManyBadRows) as raised:
         list(chunks)  # nothing is given out after the second unusable row
-    error = raised.value
-    assert (error.bad_rows, error.rows, error.whole) == (6, 16, True)
-    assert {code: reason.rows for code, reason in error.reasons.items()} == {"empty_message": 5, "unknown_role": 1}
-    assert [row.where for row in error.reasons["empty_message"].examples] == [
-        "chats.jsonl:4",
-        "chats.jsonl:8",
-        "chats.jsonl:9",
-    ]
-    assert str(error).splitlines() == [
+    assert str(raised.value).splitlines() == [
         "chats.jsonl:4: it is empty_message. Unusable: 6 of all 16 rows; allowed: 1",
         "  empty_message, 5 rows",
         *(f"    chats.jsonl:{line}: it is empty_message" for line in (4, 8, 9)),
@@ -73,8 +64,6 @@ def test_one_pass_reports_every_reason_with_its_count_and_three_examples(tmp_pat
         "  To leave such rows out and list them in rejected.jsonl: --max-bad-rows 6 (max_bad_rows=6), or a share such "
         "as 5%, or all",
     ]
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again)) == (TooManyBadRows, str(error))
     found.abandon()
 
 
@@ -92,34 +81,7 @@ def test_reading_on_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         parts = iter(more)
         with pytest.raises(TooManyBadRows) as raised:
             list(found.within_limit(stream(found, 1, bad(2), *parts), int))
-        assert not raised.value.whole
-        assert raised.value.rows <= 2 + 12
-        assert "of the first" in str(raised.value)
-
-
-def test_reading_on_says_so_and_an_error_meanwhile_does_not_hide_the_rows(tmp_path: Path) -> None:
-    class Notes(Progress):
-        def __init__(self) -> None:
-            self.lines: list[str] = []
-
-        def note(self, text: str) -> None:
-            self.lines.append(text)
-
-    def broken(found: Rejections) -> Generator[int]:
-        yield 1
-        found.record([bad(2)])
-        yield 1
-        raise InputError("chats.jsonl.gz: damaged after line 3")
-
-    notes, found = Notes(), Rejections(tmp_path, 0)
-    with pytest.raises(TooManyBadRows) as raised:
-        list(found.within_limit(broken(found), int, notes))
-    assert isinstance(raised.value.__cause__, InputError)
-    assert [line.endswith("reading on, to report all reasons at once") for line in notes.lines] == [True]
-    allowed = Rejections(tmp_path, 1)
-    with pytest.raises(InputError):
-        list(allowed.within_limit(broken(allowed), int))
-    allowed.abandon()
+        assert re.search(r"of the first 1[0-4] rows", str(raised.value))
 
 
 def test_a_share_is_judged_at_the_end(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
 from niels_gpt.renderers.conversation import as_mapping, to_json
 from niels_gpt.renderers.dialects.base import Arguments
-from niels_gpt.sources.arrow_nulls import referred_schema
 
 _DEEPEST = 8  # references and branches within each other, in the schema of one argument
 
@@ -162,13 +161,23 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
     # The first of the reference and of `allOf` that says a type: all of them must hold, so the others cannot widen it.
     if not types:
         every = schema.get("allOf")
-        needed = [referred_schema(schema, root), *(every if isinstance(every, list) else ())]
+        needed = [_referred(schema, root), *(every if isinstance(every, list) else ())]
         types = next(filter(None, (_types(one, root, depth + 1) for one in needed)), set())
     for branches in (schema.get("anyOf"), schema.get("oneOf")):
         if not types and isinstance(branches, list):
             allowed = [_types(branch, root, depth + 1) for branch in branches]
             types = set[str]().union(*allowed) if all(allowed) else set()
     return types | ({"integer"} if "number" in types else set())  # an integer is a number, too
+
+
+def _referred(schema: Mapping[str, Any], root: Any) -> Any:
+    """The schema that a `$ref` within the same document (`#/$defs/name`) names; `None` without one."""
+    target = schema.get("$ref")
+    if not isinstance(target, str) or not target.startswith("#"):
+        return None
+    for step in target.split("/")[1:]:
+        root = root.get(step) if isinstance(root, Mapping) else None
+    return root
 
 
 def _type_of(value: Any) -> str:

@@ -5,26 +5,18 @@
     {"messages": [...], "videos": ["a.mp4"]}    the model would be trained on an answer to a video that it never saw
     {"messages": [...], "images": ["a.png"]}    the same, unless the messages name as many images themselves
     {"conversations": [...], "image": "a.jpg"}  the same, as LLaVA's data has it
-
-Hub datasets have such columns for TRL, LLaMA-Factory and ms-swift. Empty ones and nulls mean nothing and are metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.media import kind_of_file
 from niels_gpt.messages import Message
 
-# Column -> what it holds. One in the singular may be any text or number; it counts where it holds a file.
-_COLUMNS: Final = {
-    **dict.fromkeys(("image", "images"), "image"),
-    **dict.fromkeys(("audio", "audios"), "audio"),
-    **dict.fromkeys(("video", "videos"), "video"),
-}
-_NAMES: Final = frozenset(_COLUMNS)
+_COLUMNS: Final = frozenset({"image", "images", "audio", "audios", "video", "videos"})
 _FILE: Final = ("bytes", "path", "array")  # what `datasets` makes of a file: one of these keys
 _SOURCES: Final = ("image", "image_url", "url", "path", "base64", "bytes", "data", "source")  # of a part with an image
 
@@ -38,28 +30,22 @@ def refuse_media_columns(row: Mapping[str, Any], messages: Iterable[Message]) ->
     Raises:
         MessageError: `unsupported_media` for audio and video; `images_in_column` for images that no message names.
     """
-    if _NAMES.isdisjoint(row):  # nearly all rows; called for each of them
+    if _COLUMNS.isdisjoint(row):  # nearly all rows; called for each of them
         return
-    messages = list(messages)
-    for name, kind in _COLUMNS.items():
-        number = _held(row.get(name), plural=name.endswith("s"))
-        if number and kind != "image":
+    contents = [message["content"] for message in messages]
+    named = sum(_is_named_image(part) for content in contents if not isinstance(content, str) for part in content)
+    for name in sorted(_COLUMNS):
+        held = _files_in(row.get(name), plural=name.endswith("s"))
+        if held > (named if name.startswith("image") else 0):
             raise MessageError(
-                "unsupported_media",
-                f"column {name!r} holds {kind} ({number}); expected texts or images: no renderer here can count the "
-                f"tokens of {kind}. Drop the row, or remove the column where the messages make sense without it",
-            )
-        if number and number > (named := sum(map(_named_images, messages))):
-            how_many = f"the messages name {named}" if named else "no message names one"
-            raise MessageError(
-                "images_in_column",
-                f"column {name!r} holds images ({number}), and {how_many}; expected each in a content, as "
-                '{"type": "image", "image": PATH}. Put them there, drop the row, or remove the column where the '
-                "messages make sense without it",
+                "images_in_column" if name.startswith("image") else "unsupported_media",
+                f"column {name!r} holds files ({held}), and the messages name {named} images; expected images in a "
+                'content, each as {"type": "image", "image": PATH}, and no audio or video. Put images there, drop the '
+                "row, or remove the column where the messages make sense without it",
             )
 
 
-def _held(value: Any, *, plural: bool) -> int:
+def _files_in(value: Any, *, plural: bool) -> int:
     """How many files a column's value is; 0 for anything else, such as a title or a number."""
     if value is None or isinstance(value, int | float):
         return 0
@@ -68,19 +54,11 @@ def _held(value: Any, *, plural: bool) -> int:
     if isinstance(value, Mapping):
         # Arrow gives every row an object with all keys; in a row without a file each of them is null.
         return int(any(value.get(key) is not None for key in _FILE))
-    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return len([item for item in value if item is not None]) if plural else 0
+    if isinstance(value, list | tuple):
+        return sum(item is not None for item in value) if plural else 0
     return 1  # bytes, or a decoded picture or sound
 
 
-def _named_images(message: Message) -> int:
-    """How many parts of the message's content are images that name their file or bytes."""
-    content = message["content"]
-    if isinstance(content, str):
-        return 0
-    return sum(
-        isinstance(part, Mapping)
-        and (part.get("type") in ("image", "image_url") or "image" in part or "image_url" in part)
-        and any(part.get(key) for key in _SOURCES)
-        for part in content
-    )
+def _is_named_image(part: Mapping[str, Any]) -> bool:
+    is_image = part.get("type") in ("image", "image_url") or "image" in part or "image_url" in part
+    return is_image and any(part.get(key) for key in _SOURCES)
