@@ -25,12 +25,18 @@ from typing import Any
 from benchmarks.corpus import Chats
 from benchmarks.pairs import Result
 from niels_gpt.kernel import VARIABLE, native
+from niels_gpt.messages import tools
 from niels_gpt.renderers import conversation
 from niels_gpt.renderers.dialects import typescript
 from niels_gpt.renderers.families import llama3
 
 # Each empties something that the package remembers of tools for all renderers of a process.
-_FORGET = (conversation._READ.clear, llama3._indented.cache_clear, typescript._declared.cache_clear)
+_FORGET = (
+    conversation._READ.clear,
+    tools._DECLARED.clear,
+    llama3._indented.cache_clear,
+    typescript._declared.cache_clear,
+)
 
 
 @dataclass(frozen=True)

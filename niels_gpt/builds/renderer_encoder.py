@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -100,8 +100,7 @@ class RenderingPolicy:
 Sample = tuple[npt.NDArray[np.integer[Any]], npt.NDArray[np.float32]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+class Rendering(NamedTuple):
     """A conversation as it was rendered, before it is known whether it is used.
 
     Attributes:

@@ -9,24 +9,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
-from typing import Any
+import json
+import marshal
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import suppress
+from typing import Any, Final
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import keys
-from niels_gpt.messages.calls import check_strings, decoded
+from niels_gpt.messages.calls import check_strings, check_text, decoded, is_text
 from niels_gpt.messages.notes import Notes, shown
 
+_WRITER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # `json.dumps` would make one at each call
+_PLAIN: Final = frozenset({"name", "description", "parameters"})  # what the function of a plain tool has
 
-def read_tools(tools: Any, notes: Notes) -> list[dict[str, Any]] | None:
+# Most conversations of a dataset offer the same few tools, and a declaration takes longer than the rest of a short one.
+_DECLARED: dict[tuple[Callable[[Tools], str], tuple[str, ...]], str] = {}
+_MOST_DECLARED: Final = 1024
+
+
+class Tools(list[dict[str, Any]]):
+    """Tools as `read_tools` returns them, which are not read again while they are as they were.
+
+    Attributes:
+        json_texts: each tool as JSON, as `to_json` writes it.
+
+    Raises:
+        MessageError: `wrong_tools`: one of them is not JSON.
+    """
+
+    def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
+        super().__init__(tools)
+        self._read = _marshalled(self)
+        try:
+            self.json_texts = tuple(to_json(tool, f"tools[{index}]") for index, tool in enumerate(self))
+        except MessageError as error:
+            raise MessageError("wrong_tools", str(error)) from error
+
+    @property
+    def as_read(self) -> bool:
+        """Whether neither the list nor anything in it was changed."""
+        return bool(self._read) and self._read == _marshalled(self)
+
+    def declaration(self, declare: Callable[[Tools], str]) -> str:
+        """The text `declare(self)`, computed once for all conversations with equal tools.
+
+        Args:
+            declare: a plain function. What is remembered lives as long as the process, so a bound method would keep
+                its renderer, and with it a tokenizer, in memory.
+        """
+        text = _DECLARED.get((declare, self.json_texts))
+        if text is None:
+            # All at once: a dataset with more sets of tools than this has few that come again, and an order of use
+            # would cost each of the others.
+            if len(_DECLARED) >= _MOST_DECLARED:
+                _DECLARED.clear()
+            text = _DECLARED[declare, self.json_texts] = declare(self)
+        return text
+
+
+def _marshalled(tools: Sequence[dict[str, Any]]) -> bytes:
+    """All that is in some tools, as bytes; none where they hold something else than Python's own types.
+
+    It takes a fifth of the time of JSON, and tells 1, 1.0 and True apart.
+    """
+    try:
+        return marshal.dumps([*tools], 2)  # later versions write equal values in several ways
+    except ValueError:
+        return b""
+
+
+def read_tools(tools: Any, notes: Notes) -> Tools | None:
     """The tools of a conversation; `None` if there are none.
 
     Args:
-        tools: a list of declarations, or JSON text of one; each may be JSON text, too.
+        tools: a list of declarations, or JSON text of one; each may be JSON text, too. `Tools` are read already, unless
+            they were changed since.
 
     Raises:
         MessageError: `wrong_tools`, naming the tool; `repeated_key`, `invalid_unicode`.
     """
+    if tools is None or (type(tools) is Tools and tools and tools.as_read):
+        return tools
     if isinstance(tools, str) and (tools := tools.strip()):
         notes.changes["tools_decoded"] += 1
         tools = decoded(tools, "tools", "wrong_tools")
@@ -38,8 +102,26 @@ def read_tools(tools: Any, notes: Notes) -> list[dict[str, Any]] | None:
         raise MessageError(
             "wrong_tools", f"tools is a {found}; expected a list of {{'type': 'function', 'function': ...}}"
         )
+    if all(map(_is_plain, tools)):
+        with suppress(MessageError):  # a text that UTF-8 cannot encode, or no JSON: below an error names the place
+            return Tools(tools)
     declared = [each for index, tool in enumerate(tools) for each in _declared(tool, f"tools[{index}]", notes)]
-    return [_tool(tool, f"tools[{index}]", notes) for index, tool in enumerate(declared)]
+    return Tools([_tool(tool, f"tools[{index}]", notes) for index, tool in enumerate(declared)])
+
+
+def _is_plain(tool: Any) -> bool:
+    """Whether a tool is in the one form already, as far as its keys and its schema tell."""
+    if type(tool) is not dict or tool.keys() != keys.TOOL or type(tool["function"]) is not dict:
+        return False
+    function = tool["function"]
+    schema = function.get("parameters")
+    return (
+        function.keys() <= _PLAIN
+        and is_text(function.get("name"))
+        and type(schema) is dict
+        and schema.get("properties") != []
+        and not _schema_problem(schema)
+    )
 
 
 def _declared(tool: Any, where: str, notes: Notes) -> Iterator[Any]:
@@ -119,3 +201,26 @@ def _schema_problem(schema: Any) -> str:
     if required is not None and not (isinstance(required, list) and all(isinstance(name, str) for name in required)):
         return f"required is {shown(required)}"
     return ""
+
+
+# ---- JSON
+
+
+def to_json(value: Any, where: str = "a tool") -> str:
+    """JSON as the `tojson` filter of chat templates writes it in Transformers: not escaped, keys in their order.
+
+    Raises:
+        MessageError: naming `where`: not JSON, which NaN and infinite numbers are not, or a text that UTF-8 cannot
+            encode.
+    """
+    try:
+        text = _WRITER.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MessageError(
+            "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"
+        ) from error
+    try:
+        check_text(text)
+    except MessageError as error:
+        raise MessageError(error.reason, f"{where} holds {error}") from error
+    return text

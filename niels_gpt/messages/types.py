@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NotRequired, Required, TypedDict
+from typing import Any, Final, Literal, NamedTuple, NotRequired, Required, TypedDict
 
 
 class ChatMsg(TypedDict):
@@ -103,8 +103,7 @@ class Message(TypedDict, total=False):
 Messages = Sequence[Mapping[str, object]]
 
 
-@dataclass(frozen=True)
-class Normalised:
+class Normalised(NamedTuple):
     """A conversation in the one form of the package, and what became of what the caller wrote.
 
     Attributes:
@@ -115,9 +114,9 @@ class Normalised:
     """
 
     messages: list[Message]
-    tools: list[ToolSpec] | None = None
-    changes: Mapping[str, int] = field(default_factory=dict)
-    unread: Mapping[str, int] = field(default_factory=dict)
+    tools: list[ToolSpec] | None
+    changes: Mapping[str, int]
+    unread: Mapping[str, int]
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ from weakref import WeakKeyDictionary
 
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message, Messages
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.completions.blocks import CallReader
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.reading import BLANK_LINES, NOTHING, Reader, Trim
 from niels_gpt.renderers.completions.reasoning import PromptEnd
 from niels_gpt.renderers.completions.stream import ResponseParser
 from niels_gpt.renderers.completions.text import Completion, text_at_end
-from niels_gpt.renderers.conversation import to_json, tools_of
+from niels_gpt.renderers.conversation import tools_of
 from niels_gpt.renderers.dialects.base import schemas_of
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode, encode_one, render_conversations

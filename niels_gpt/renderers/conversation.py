@@ -1,21 +1,21 @@
 """The input of a grammar: the messages of a conversation, checked and in one form, with its tools and its calls.
 
-`ConversationView` is the argument of every hook of `Family`. `Tools` are the tools of a conversation, `Call` is one
-tool call. `check_roles` refuses messages that no grammar has a place for; `to_json` writes JSON as chat templates do.
+`ConversationView` is the argument of every hook of `Family`, `Call` is one tool call. `check_roles` refuses messages
+that no grammar has a place for.
 """
 
 from __future__ import annotations
 
 import json
 import marshal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, Messages, check_text, normalise, reasoning_of
+from niels_gpt.messages import Message, Messages, normalise, reasoning_of
 from niels_gpt.messages.notes import Notes
-from niels_gpt.messages.tools import read_tools
+from niels_gpt.messages.tools import Tools, read_tools, to_json
 from niels_gpt.renderers.adapting import (
     DEVELOPER_AS_SYSTEM,
     IDS_NAMED,
@@ -313,37 +313,6 @@ class Call(NamedTuple):
 # ---- tools
 
 
-class Tools(list[dict[str, Any]]):
-    """Tools as `read_tools` returns them. They are not changed: conversations with equal tools share one object.
-
-    Attributes:
-        json_texts: each tool as JSON, as `to_json` writes it.
-
-    Raises:
-        MessageError: `wrong_tools`: one of them is not JSON.
-    """
-
-    def __init__(self, tools: Sequence[dict[str, Any]]) -> None:
-        super().__init__(tools)
-        self._declarations: dict[Callable[[Tools], str], str] = {}
-        try:
-            self.json_texts = tuple(to_json(tool, f"tools[{index}]") for index, tool in enumerate(self))
-        except MessageError as error:
-            raise MessageError("wrong_tools", str(error)) from error
-
-    def declaration(self, declare: Callable[[Tools], str]) -> str:
-        """The text `declare(self)`, computed once for all conversations with these tools.
-
-        Args:
-            declare: a plain function. What is remembered lives as long as the process, so a bound method would keep
-                its renderer, and with it a tokenizer, in memory.
-        """
-        text = self._declarations.get(declare)
-        if text is None:
-            text = self._declarations[declare] = declare(self)
-        return text
-
-
 # Most conversations of a dataset offer the same few tools, and reading and writing these takes longer than the rest of
 # a short conversation. The keys are by `marshal`, which tells 1, 1.0 and True apart, and the order of keys.
 _READ: dict[bytes, Tools] = {}
@@ -356,7 +325,7 @@ def tools_of(tools: Any) -> Tools | None:
     Raises:
         MessageError: as `read_tools`; or as `Tools`.
     """
-    if tools is None or isinstance(tools, Tools):
+    if tools is None or (type(tools) is Tools and tools.as_read):
         return tools
     try:
         key = marshal.dumps(tools, 2)  # later versions of marshal write equal values in several ways
@@ -368,11 +337,8 @@ def tools_of(tools: Any) -> Tools | None:
         # which it makes bytes.
         copy = marshal.loads(key) if key else None
         is_same = type(tools) is list and copy == tools
-        read = read_tools(copy if is_same else tools, Notes())
-        if read is None:
-            return None
-        found = Tools(read)
-        if is_same:
+        found = read_tools(copy if is_same else tools, Notes())
+        if is_same and found is not None:
             # All at once: a dataset with more sets of tools than this has few that come again, and an order of use
             # would cost each of the others.
             if len(_READ) >= _MOST_READ:
@@ -387,29 +353,6 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 
 
 # ---- JSON
-
-
-_WRITER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # `json.dumps` would make one at each call
-
-
-def to_json(value: Any, where: str = "a tool") -> str:
-    """JSON as the `tojson` filter of chat templates writes it in Transformers: not escaped, keys in their order.
-
-    Raises:
-        MessageError: naming `where`: not JSON, which NaN and infinite numbers are not, or a text that UTF-8 cannot
-            encode.
-    """
-    try:
-        text = _WRITER.encode(value)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise MessageError(
-            "wrong_type", f"{where} is not JSON: {error}; expected objects, lists, texts, numbers"
-        ) from error
-    try:
-        check_text(text)
-    except MessageError as error:
-        raise MessageError(error.reason, f"{where} holds {error}") from error
-    return text
 
 
 def sorted_json(value: Any) -> str:

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, Self
 
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.messages import Message, Messages
+from niels_gpt.messages.tools import Tools, to_json
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.bridges import append_rendering, messages_to_bridge, trim_to_turn_close
-from niels_gpt.renderers.conversation import Call, ConversationView, Tools, should_preserve_past_thinking, to_json
+from niels_gpt.renderers.conversation import Call, ConversationView, should_preserve_past_thinking
 from niels_gpt.renderers.dialects.base import CallDialect
 from niels_gpt.renderers.emitter import Emitter
 from niels_gpt.renderers.encode import encode_one

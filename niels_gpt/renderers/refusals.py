@@ -140,6 +140,10 @@ def _note_parts(content: str, index: int, out: Emitter, has_place: Callable[[boo
 
 def _written(text: str, index: int, out: Emitter, sampled: int) -> bool:
     """Whether a text is in one of the message's pieces that the model writes, or (0) in one that it does not."""
+    if text in out.texts:  # nearly always it is a piece of its own
+        fact = out.facts[out.texts.index(text)]
+        if fact >> 4 == index and fact & SAMPLED == sampled:
+            return True
     return any(
         fact >> 4 == index and fact & SAMPLED == sampled and text in written
         for fact, written in zip(out.facts, out.texts, strict=True)

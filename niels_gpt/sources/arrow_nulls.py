@@ -45,7 +45,7 @@ def without_arrow_nulls(row: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     if isinstance(row.get("tools"), list):
         result["tools"] = nulls.declaration(row["tools"])
     try:
-        read = read_tools(result.get("tools"), Notes()) or []
+        read: list[Any] = read_tools(result.get("tools"), Notes()) or []
     except MessageError:  # reported when the row is read
         read = []
     nulls.schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in read}

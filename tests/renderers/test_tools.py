@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import OrderedDict
+from copy import copy, deepcopy
 from typing import Any
 
 import numpy as np
 import pytest
 
 from niels_gpt.errors import MessageError
+from niels_gpt.messages import Notes, read_tools
 from niels_gpt.renderers.conversation import tools_of
 
 
@@ -47,3 +50,16 @@ def test_types_that_are_not_plain_are_written_too_and_bytes_never() -> None:
         assert texts(offered(number)) == texts(offered(1.5))
         with pytest.raises(MessageError, match=r"tools\[0\] is not JSON: Object of type bytes"):
             tools_of(offered(number.tobytes()))
+
+
+def test_tools_that_were_read_are_not_read_again_unless_they_were_changed() -> None:
+    read = read_tools(offered({"a": [1]}), Notes())
+    assert read is not None
+    for same in (read, pickle.loads(pickle.dumps(read)), deepcopy(read), copy(read)):
+        assert read_tools(same, Notes()) is tools_of(same) is same
+    read[0]["function"]["default"]["a"].append(2)
+    assert tools_of(read) is not read
+    assert texts(read) == [json.dumps(read[0])]
+    read[0]["function"]["parameters"] = "no schema"
+    with pytest.raises(MessageError, match="expected JSON"):
+        tools_of(read)

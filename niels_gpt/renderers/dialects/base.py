@@ -19,10 +19,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.completions.blocks import Block, CallReader, Schemas
 from niels_gpt.renderers.completions.parsed import ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import Call, as_mapping, to_json
+from niels_gpt.renderers.conversation import Call, as_mapping
 from niels_gpt.renderers.emitter import Emitter
 
 Arguments = dict[str, Any] | str | None

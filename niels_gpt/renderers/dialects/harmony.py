@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from niels_gpt.errors import MessageError
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.completions.blocks import Block, Schemas
 from niels_gpt.renderers.completions.parsed import ParsedToolCall
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import Call, as_mapping, to_json
+from niels_gpt.renderers.conversation import Call, as_mapping
 from niels_gpt.renderers.dialects.base import Arguments, CallDialect, end_of
 from niels_gpt.renderers.dialects.json_values import parse_arguments
 from niels_gpt.renderers.emitter import Emitter

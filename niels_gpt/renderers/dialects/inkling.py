@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.completions.blocks import Block, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import Call, sorted_json, to_json
+from niels_gpt.renderers.conversation import Call, sorted_json
 from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block
 from niels_gpt.renderers.dialects.json_values import KeyTwice, parse_call_object, strict_json
 from niels_gpt.renderers.emitter import Emitter

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.completions.blocks import Block, Schemas, SeparateCalls
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import Call, to_json
+from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block, end_of
 from niels_gpt.renderers.dialects.json_values import json_value_at, parse_call_object
 from niels_gpt.renderers.emitter import Emitter

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from niels_gpt.messages.calls import finite, refuse_constant
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import as_mapping, to_json
+from niels_gpt.renderers.conversation import as_mapping
 from niels_gpt.renderers.dialects.base import Arguments
 
 _DEEPEST = 8  # references and branches within each other, in the schema of one argument

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.completions.blocks import Block, Schemas
 from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.completions.text import Completion
-from niels_gpt.renderers.conversation import Call, to_json
+from niels_gpt.renderers.conversation import Call
 from niels_gpt.renderers.dialects.base import Arguments, CallDialect, call_block, worst, write_arguments
 from niels_gpt.renderers.dialects.json_values import KeyTwice, json_value_at, parse_arguments, put_argument, typed_value
 from niels_gpt.renderers.emitter import Emitter

@@ -15,6 +15,7 @@ from typing import Any, Final, cast
 
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, NoContent
+from niels_gpt.messages.tools import to_json
 from niels_gpt.renderers.adapting import (
     DEVELOPER_AS_SYSTEM,
     IDS_NAMED,
@@ -23,7 +24,6 @@ from niels_gpt.renderers.adapting import (
     joined_parts,
     named_ids,
 )
-from niels_gpt.renderers.conversation import to_json
 from niels_gpt.renderers.template.controls import REASONING_FIELDS
 
 _FIRST, _SECOND, _ID, _NAME = "first half", "second half", "id0000001", "lookup"  # an id as Mistral wants them
