@@ -23,12 +23,13 @@ from niels_gpt.lazy import lazy_names
 from niels_gpt.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from niels_gpt.api import build, convert, diagnose, explore, loader, open, render, renderer, tokenize
+    from niels_gpt.api import build, check_serving, convert, diagnose, explore, loader, open, render, renderer, tokenize
     from niels_gpt.renderers.loss import LossOn
 
 __all__ = [
     "LossOn",
     "build",
+    "check_serving",
     "convert",
     "diagnose",
     "explore",
@@ -44,7 +45,19 @@ __getattr__ = lazy_names(
     {
         "LossOn": "renderers.loss",
         **dict.fromkeys(
-            ("build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer", "tokenize"), "api"
+            (
+                "build",
+                "check_serving",
+                "convert",
+                "diagnose",
+                "explore",
+                "loader",
+                "open",
+                "render",
+                "renderer",
+                "tokenize",
+            ),
+            "api",
         ),
     },
     subpackages=("doctor",),  # ng.doctor.watch(trainer)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from niels_gpt.builds.sample_encoder import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
+    from niels_gpt.doctor.serving.check import ServingReport
     from niels_gpt.episodes.loader import Loader
     from niels_gpt.episodes.order.sampling import Sampling
     from niels_gpt.export.tokenize import Tokenize
@@ -343,6 +344,47 @@ def diagnose(source: Any, other: Any = None, **options: Any) -> Report:
 
 
 @with_extras_named
+def check_serving(
+    url: str,
+    tokenizer: Any,
+    chats: str | Path | Sequence[str | Path] | None = None,
+    *,
+    rows: int = 100,
+    format: str | None = None,
+    api_key: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    progress: Progress = SILENT,
+    **options: Any,
+) -> ServingReport:
+    """Ask a running server for the tokens of prompts, and compare them with what is trained (docs/doctor.md).
+
+    Args:
+        url: `http://host:8000`: vLLM, SGLang, llama.cpp's server, TGI, or any other OpenAI-compatible one, of which
+            only the number of tokens is compared. Nothing is sent to another host.
+        tokenizer, options: as for `renderer`; a renderer itself is taken too.
+        chats: files of conversations; the first `rows` are compared up to their last answers.
+        format: of the rows, as for `build`.
+        api_key: sent as bearer token.
+        chat_template_kwargs: sent with every request, as clients of the server do; a row's own go over them.
+
+    Raises:
+        UsageError: no such URL, or arguments that contradict each other. MissingExtra: httpx is not installed.
+        ServerError: the server does not answer, or not with a prompt. InputError: files that cannot be read.
+    """
+    from itertools import islice
+
+    from niels_gpt.doctor.serving.check import check_serving as check
+
+    chosen = _renderer_of(tokenizer, options.pop("name", "auto"), options)
+    read: Any = ()
+    if chats is not None:
+        from niels_gpt.sources.chat_files import chat_files
+
+        paths = [chats] if isinstance(chats, str | Path) else list(chats)
+        read = islice(chat_files(paths, format).iterate(), rows)
+    return check(url, chosen, read, api_key=api_key, chat_template_kwargs=chat_template_kwargs, progress=progress)
+
+
 def convert(
     source: str | Path, out: str | Path, *, to: str | None = None, source_format: str | None = None, **options: Any
 ) -> dict[str, Any]:

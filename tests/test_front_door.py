@@ -19,7 +19,19 @@ from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.renderers.small import CHATML, assistant, user
 from tests.renderers.tiny_families import folder_of
 
-NAMES = ["LossOn", "build", "convert", "diagnose", "explore", "loader", "open", "render", "renderer", "tokenize"]
+NAMES = [
+    "LossOn",
+    "build",
+    "check_serving",
+    "convert",
+    "diagnose",
+    "explore",
+    "loader",
+    "open",
+    "render",
+    "renderer",
+    "tokenize",
+]
 CHATS = [[user(f"question {i}"), assistant(f"answer {i} " * (i + 1))] for i in range(40)]
 
 

@@ -107,6 +107,12 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "conversations.",
             LOOK,
         ),
+        "doctor serving": Command(
+            "niels_gpt.cli.doctor_serving",
+            "doctor_serving",
+            "Ask a running inference server for the tokens of prompts, and compare them with what is trained.",
+            LOOK,
+        ),
         "export": Command(
             "niels_gpt.cli.exchange",
             "export_command",

@@ -1,0 +1,111 @@
+"""`niels-gpt doctor serving`: whether a running server sees what is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from niels_gpt.cli.options import Date, Json, RendererName, RendererOption, RowFormat, Template, renderer_options
+from niels_gpt.cli.paths import existing_tokenizer
+from niels_gpt.cli.terminal import ShownProgress, out, print_json
+from niels_gpt.values import name_and_value, option_value
+
+if TYPE_CHECKING:
+    from niels_gpt.doctor.serving.check import ServingReport
+
+DIFFERS = 1  # the exit code if a prompt differs, a stop does not stop, or the server refuses a row
+
+
+def doctor_serving(
+    url: Annotated[str, typer.Argument(help="The server: http://localhost:8000.", show_default=False)],
+    chats: Annotated[
+        str | None,
+        typer.Argument(metavar="[CHATS]", help="Conversations whose prompts are compared as well.", show_default=False),
+    ] = None,
+    tokenizer: Annotated[
+        str,
+        typer.Option("--tokenizer", metavar="MODEL", help="A directory or hub name, as in training."),
+    ] = ...,  # type: ignore[assignment]  # typer's way to say that an option is required
+    rows: Annotated[int, typer.Option(min=1, help="How many conversations of CHATS, from the first on.")] = 100,
+    chat_template_kwarg: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Sent with every request, as clients do; repeat for more."),
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="Sent as bearer token.", show_default=False)] = None,
+    renderer: RendererName = None,
+    renderer_option: RendererOption = None,
+    template: Template = None,
+    date: Date = None,
+    row_format: RowFormat = None,
+    as_json: Json = False,
+) -> None:
+    """Ask a running inference server for the tokens of prompts, and compare them with what is trained.
+
+    vLLM, SGLang, llama.cpp's server and TGI tell ids; of any other OpenAI-compatible server, such as `transformers
+    serve`, only the number of tokens is compared, which is weaker. Probe conversations are compared, CHATS up to their
+    last answers, and a second turn behind an answer that the server samples. Each stop of the renderer is tried. The
+    first token that differs is shown with the text around it and the likely cause. Nothing is sent to another host.
+
+    Exit codes: 0 equal, 1 a difference, 2 wrong usage, 3 the server does not answer, or not with a prompt.
+
+    Example: niels-gpt doctor serving http://host:8000 --tokenizer ~/models/mine
+
+    With rows: niels-gpt doctor serving URL chats.jsonl --tokenizer MODEL
+    """
+    existing_tokenizer(tokenizer)
+    import niels_gpt as ng
+
+    given = [name_and_value("--chat-template-kwarg", text) for text in chat_template_kwarg or ()]
+    chosen = renderer_options(renderer, renderer_option, template, date).open(tokenizer)
+    with ShownProgress(quiet=as_json) as progress:
+        report = ng.check_serving(
+            url,
+            chosen,
+            chats,
+            rows=rows,
+            format=row_format,
+            api_key=api_key,
+            chat_template_kwargs={name: option_value(value) for name, value in given},
+            progress=progress,
+        )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        for line in lines_of(report):
+            out().print(line, soft_wrap=True, markup=False, highlight=False)
+    raise typer.Exit(0 if report.passed else DIFFERS)
+
+
+def lines_of(report: ServingReport) -> list[str]:
+    """The report for people: the first case of each cause, and what became of all."""
+    from niels_gpt.doctor.serving.causes import CAUSES
+
+    found = [f"{report.server} at {report.url}, compared by {report.by}"]
+    shown: set[str] = set()
+    for result in report.results:
+        difference = result.difference
+        if difference is not None and difference.cause not in shown:
+            shown.add(difference.cause)
+            place = "behind its end" if difference.kind == "end" else f"{difference.kind}, message {difference.message}"
+            found += [
+                "",
+                f"{difference.cause}: {report.causes[difference.cause]} prompts. {CAUSES[difference.cause]}",
+                f"  {result.name}, token {difference.at} ({place})",
+                f"  trained  {difference.trained!r}",
+                f"  served   {difference.served!r}",
+            ]
+        elif difference is None and result.status != "equal":
+            found.append(f"{result.name}: {_status(result.status, result.trained, result.served)} {result.detail}")
+        elif difference is None and result.detail:
+            found.append(f"{result.name}: {result.detail}")
+    for stop, stops in report.stops.items():
+        if not stops:
+            found.append(f"stop {stop}: {'not tried' if stops is None else 'the server goes on behind it'}")
+    statuses = [result.status for result in report.results]
+    counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
+    return [*found, "", f"{len(statuses)} prompts: {counts}"]
+
+
+def _status(status: str, trained: int, served: int) -> str:
+    return f"{trained} tokens are trained and {served} served" if status == "differs" else f"{status}:"

@@ -1,0 +1,260 @@
+"""How each inference server is asked for the tokens of a prompt.
+
+=================  ==========================================================  ==============
+server             requests                                                    answers
+=================  ==========================================================  ==============
+vLLM               `/tokenize` with messages, tools, `chat_template_kwargs`    ids
+SGLang             `/v1/chat/completions` with `return_prompt_token_ids`       ids
+llama.cpp          `/apply-template`, then `/tokenize` as its chat route does  text, ids
+TGI                `/chat_tokenize`                                            text, ids
+any other          `/v1/chat/completions`, one token: `usage.prompt_tokens`    number of ids
+=================  ==========================================================  ==============
+
+Which one it is, is asked of the server: `owned_by` in `/v1/models`, and `/info` for TGI. Redirects are not followed and
+proxies of the environment are not used, so that nothing reaches any host but the one that is named.
+
+Sources: docs.vllm.ai (OpenAI-compatible server, tokenizer API), docs.sglang.ai (OpenAI-compatible APIs), llama.cpp's
+tools/server/README.md, TGI's openapi.json, transformers' page "Serve CLI".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from niels_gpt.errors import UsageError, shown
+from niels_gpt.extras import check_library
+from niels_gpt.renderers.server_answers import ServerError, excerpt
+
+if TYPE_CHECKING:
+    import httpx
+
+_OWNERS: Final = {"vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp"}  # `owned_by` of a model -> the server
+OTHER: Final = "OpenAI-compatible"
+_TIMEOUT: Final = 120.0  # seconds; the first request may load a model
+
+
+class Refused(Exception):
+    """The server refuses this conversation; the text is its own."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The prompt of a conversation as a server tokenizes it.
+
+    Attributes:
+        ids: its token ids; `None` where the server tells only how many they are.
+        text: its text, where the server tells it.
+    """
+
+    count: int
+    ids: list[int] | None = None
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A completion that the server sampled.
+
+    Attributes:
+        message: as the server returns it, in the OpenAI chat format.
+        ids: those that were sampled, where the server tells them.
+        ended: the model stopped; False where the limit of tokens was reached.
+    """
+
+    message: Mapping[str, Any]
+    ids: list[int] | None
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers. Made by `connect`.
+
+    Attributes:
+        root: its URL without `/v1`.
+        kind: "vLLM", "SGLang", "llama.cpp", "TGI" or "OpenAI-compatible".
+        model: the first that it lists; "" where it lists none.
+        kwargs: `chat_template_kwargs` of every request.
+    """
+
+    root: str
+    kind: str
+    model: str
+    http: httpx.Client = field(repr=False)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tells_ids(self) -> bool:
+        """Whether prompts are compared token by token, not by their number alone."""
+        return self.kind != OTHER
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> Prompt:
+        """The prompt for the next answer, generation prompt included.
+
+        Raises:
+            Refused: the server refuses the conversation. ServerError: it answers with something else than a prompt.
+        """
+        body = self._body(messages, tools, kwargs)
+        if self.kind == "vLLM":
+            return _of_ids(self._post("/tokenize", {**body, "add_generation_prompt": True}), "tokens")
+        if self.kind == "TGI":
+            payload = self._post("/chat_tokenize", body)
+            tokens = _listed(payload, "tokenize_response")
+            return Prompt(len(tokens), [int(token["id"]) for token in tokens], payload.get("templated_text"))
+        if self.kind == "llama.cpp":
+            text = str(self._post("/apply-template", body).get("prompt", ""))
+            # As its chat route: a template's text with the tokenizer's own bos, and control tokens recognised.
+            found = self._post("/tokenize", {"content": text, "add_special": True, "parse_special": True})
+            return Prompt(len(_listed(found, "tokens")), _of_ids(found, "tokens").ids, text)
+        payload = self._chat(body, 1, {"return_prompt_token_ids": True} if self.kind == "SGLang" else {})
+        choice = payload["choices"][0]
+        ids = choice.get("prompt_token_ids") or payload.get("prompt_token_ids")
+        if isinstance(ids, list):
+            return Prompt(len(ids), ids)
+        count = (payload.get("usage") or {}).get("prompt_tokens")
+        if not isinstance(count, int):
+            raise ServerError(self.root, 200, "an answer without usage.prompt_tokens; no prompt can be compared")
+        return Prompt(count)
+
+    def answer(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any], most: int) -> Answer:
+        """A completion of at most `most` tokens.
+
+        Raises:
+            Refused, ServerError: as `prompt`.
+        """
+        more = {"return_token_ids": True} if self.kind == "vLLM" else {}
+        choice = self._chat(self._body(messages, tools, kwargs), most, more)["choices"][0]
+        return Answer(choice.get("message") or {}, choice.get("token_ids"), choice.get("finish_reason") != "length")
+
+    def stops_at(self, token: int) -> bool:
+        """Whether the server ends an answer at this token: it is made the likeliest of all by `logit_bias`.
+
+        Raises:
+            Refused, ServerError: as `prompt`.
+        """
+        body = self._body([{"role": "user", "content": "Hello"}], None, {})
+        bias = {"logit_bias": {str(token): 100.0}}
+        return bool(self._chat(body, 2, bias)["choices"][0].get("finish_reason") == "stop")
+
+    def _body(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        options = {"model": self.model, "tools": tools, "chat_template_kwargs": {**self.kwargs, **kwargs}}
+        # What is not set is left out, for servers that do not know these fields; one model needs no name.
+        set_ones = {name: value for name, value in options.items() if value}
+        return {"messages": [as_sent(message) for message in messages], **set_ones}
+
+    def _chat(self, body: Mapping[str, Any], most: int, more: Mapping[str, Any]) -> dict[str, Any]:
+        payload = self._post("/v1/chat/completions", {**body, "max_tokens": most, "temperature": 0, **more})
+        choices = payload.get("choices")
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            raise ServerError(self.root, 200, f"found no choices in {shown(payload)}; expected a chat completion")
+        return payload
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        status, content = _request(self.http, "POST", self.root + path, body)
+        # 400 and 422 are what servers answer to conversations that a template refuses; llama.cpp and transformers: 500.
+        if status in (400, 422, 500):
+            raise Refused(excerpt(content))
+        if status != 200:
+            raise ServerError(self.root + path, status, f"{excerpt(content)}{_HINTS.get(status, '')}")
+        return _object(self.root + path, content)
+
+
+_HINTS: Final = {
+    401: "; pass api_key= (--api-key)",
+    403: "; pass api_key= (--api-key)",
+    404: "; the server does not have this route: is the URL the server's root, and is it new enough?",
+}
+
+
+def connect(url: str, *, api_key: str | None = None, kwargs: Mapping[str, Any] | None = None) -> Server:
+    """The server at a URL, `http://host:8000` or `http://host:8000/v1`.
+
+    Raises:
+        UsageError: no such URL. MissingExtra: httpx is not installed. ServerError: no answer, or of no such server.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(f"the server is {url!r}; expected its URL, as http://localhost:8000")
+    check_library("httpx")
+    import httpx
+
+    root = url.rstrip("/").removesuffix("/v1")
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    # A connection for each request: some servers close one behind an error.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    http = httpx.Client(headers=headers, timeout=_TIMEOUT, limits=limits, trust_env=False)
+    status, content = _request(http, "GET", f"{root}/v1/models")
+    listed = _object(f"{root}/v1/models", content).get("data") if status == 200 else None
+    first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
+    if status in (401, 403):
+        raise ServerError(f"{root}/v1/models", status, f"{excerpt(content)}{_HINTS[status]}")
+    kind, model = _OWNERS.get(str(first.get("owned_by")), OTHER), str(first.get("id", ""))
+    if kind == OTHER:
+        status, content = _request(http, "GET", f"{root}/info")
+        about = _object(f"{root}/info", content) if status == 200 else {}
+        if "router" in about and "model_id" in about:
+            kind, model = "TGI", str(about["model_id"])
+    return Server(root, kind, model, http, dict(kwargs or {}))
+
+
+def as_sent(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as clients send it: arguments as JSON text, reasoning under both of its names, nothing of ours."""
+    sent = {key: message[key] for key in ("role", "content", "name", "tool_call_id") if key in message}
+    if message.get("reasoning_content"):
+        # Servers read one of the two: vLLM `reasoning` since 0.12, SGLang and llama.cpp `reasoning_content`.
+        sent["reasoning"] = sent["reasoning_content"] = message["reasoning_content"]
+    if message.get("tool_calls"):
+        sent["tool_calls"] = [_call(call) for call in message["tool_calls"]]
+        if not sent["content"]:
+            sent["content"] = None
+    return sent
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    given = function["arguments"]
+    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    found = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    return {"id": call["id"], **found} if call.get("id") else found
+
+
+def _request(http: httpx.Client, method: str, url: str, body: Mapping[str, Any] | None = None) -> tuple[int, bytes]:
+    import httpx
+
+    try:
+        found = http.request(method, url, json=body)
+    except httpx.HTTPError as error:
+        raise ServerError(url, None, f"{type(error).__name__}: {error}") from error
+    if found.is_redirect:
+        raise ServerError(
+            url, found.status_code, f"it sends on to {found.headers.get('location')}; name the URL that answers itself"
+        )
+    return found.status_code, found.content
+
+
+def _object(url: str, content: bytes) -> dict[str, Any]:
+    try:
+        payload = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ServerError(url, 200, f"no JSON: {excerpt(content)}") from error
+    if not isinstance(payload, dict):
+        raise ServerError(url, 200, f"found {shown(payload)}; expected a JSON object")
+    return payload
+
+
+def _listed(payload: Mapping[str, Any], name: str) -> list[Any]:
+    found = payload.get(name)
+    if not isinstance(found, list):
+        raise ServerError(name, 200, f"found {shown(payload)}; expected a list {name!r}")
+    return found
+
+
+def _of_ids(payload: Mapping[str, Any], name: str) -> Prompt:
+    ids = _listed(payload, name)
+    if not all(type(token) is int for token in ids):
+        raise ServerError(name, 200, f"found {shown(ids)}; expected token ids")
+    return Prompt(len(ids), ids)
