@@ -95,7 +95,7 @@ def _packed(dataset: Path, B: int, T: int) -> list[Result]:
 
 
 def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
-    """The same batches from `episodes pack`, whose rows lie whole in the files."""
+    """The same batches from `niels-gpt pack`, whose rows lie whole in the files."""
     pack_episodes(dataset, packed, block_size=T, too_long="head")
     ours = open_loader(packed, B, T)
     order = ours.batch_source("train").order

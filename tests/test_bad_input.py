@@ -193,7 +193,7 @@ def test_allowed_bad_rows_are_counted_and_listed(niels: Niels) -> None:
     meta = open_meta(Path("out/chats"))
     assert meta["dropped"] == {"invalid_json": 1, "unknown_role": 1}
     assert meta["train_examples"] + meta["val_examples"] == 3
-    info = niels("cache", "info", "out/chats").out
+    info = niels("info", "out/chats").out
     assert "left out: invalid_json" in info
     assert "left out: unknown_role" in info
     lines = Path("out/chats/rejected.jsonl").read_text(encoding="utf-8").splitlines()

@@ -101,7 +101,7 @@ RESIZED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
 def test_a_shard_of_another_size_is_refused_everywhere(niels: Niels, case: str) -> None:
     damage, said = RESIZED[case]
     damage()
-    for command in ("show", "cache info", "cache verify"):
+    for command in ("show", "info", "verify"):
         check_refused(niels(*command.split(), "notes"), DATA, SHARD, "build again", *said)
     with pytest.raises(CacheError, match=LAST):
         open_notes()
@@ -124,7 +124,7 @@ def test_a_foreign_shard_is_not_read_as_data(niels: Niels) -> None:
 
 def test_verify_finds_a_foreign_shard(niels: Niels) -> None:
     shutil.copy(SHARD, "notes/train/shard_00003.bin")
-    found = niels("cache", "verify", "notes")
+    found = niels("verify", "notes")
     assert found.code == DATA, found.out
     assert "shard_00003.bin" in found.out + found.err
 
@@ -156,7 +156,7 @@ def test_a_wrong_index_is_refused(niels: Niels, case: str) -> None:
     check_refused(niels("show", "chats"), DATA, "chats/train_idx.npy", *said)
     with pytest.raises(CacheError, match=r"train_idx\.npy"):
         open_chats()
-    assert niels("cache", "verify", "chats").code == DATA
+    assert niels("verify", "chats").code == DATA
 
 
 def test_a_cut_index_without_a_meta_is_refused(niels: Niels) -> None:
@@ -186,7 +186,7 @@ def test_an_index_of_as_many_other_examples_is_found_by_verify(niels: Niels) -> 
     """Sizes agree and offsets grow, so only the checksum tells."""
     edit_index(lambda offsets: offsets.__iadd__(offsets > 0))
     assert len(open_chats()) == 90
-    found = niels("cache", "verify", "chats")
+    found = niels("verify", "chats")
     assert found.code == DATA
     assert "chats/train_idx.npy: damaged: its sha256 is" in found.out
 
@@ -223,7 +223,7 @@ METAS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
 def test_a_wrong_meta_is_refused_everywhere(niels: Niels, case: str) -> None:
     damage, said = METAS[case]
     damage()
-    for command in ("show", "cache info", "cache verify"):
+    for command in ("show", "info", "verify"):
         check_refused(niels(*command.split(), "chats"), DATA, "chats/meta.json", *said)
     with pytest.raises((CacheError, UsageError), match=r"meta\.json"):
         open_chats()
@@ -239,18 +239,18 @@ def test_verify_names_a_file_with_a_flipped_byte(niels: Niels, name: str) -> Non
     at = random.Random(name).randrange(len(data))
     data[at] ^= 0x20
     Path(name).write_bytes(data)
-    found = niels("cache", "verify", cache)
+    found = niels("verify", cache)
     assert found.code == DATA
     expected = json.loads(Path(cache, "meta.json").read_bytes())["files"][file]["sha256"]
     said = f"{cache}/{file}: damaged: its sha256 is {sha256(data).hexdigest()}; expected {expected}. Restore the file"
     assert said in " ".join(found.out.split())
-    done = run_cli("cache", "verify", cache, cwd=Path())
+    done = run_cli("verify", cache, cwd=Path())
     assert (done.returncode, done.stdout) == (found.code, found.out)
 
 
 def test_verify_is_content_with_what_was_written(niels: Niels) -> None:
     for cache in ("chats", "notes"):
-        assert niels("cache", "verify", cache).code == 0
+        assert niels("verify", cache).code == 0
 
 
 # Asking for what is not there

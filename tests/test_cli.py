@@ -29,7 +29,7 @@ from tests.test_ranges import commands
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "show", "tokenizer train", "cache build-sft", "cache build-pretrain", "cache info", "cache verify"],
+    ["demo", "show", "tokenizer train", "cache build-sft", "cache build-pretrain", "info", "verify"],
 )
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = run_cli(*command.split(), "--help")
@@ -45,7 +45,7 @@ def test_the_commands_of_help_pages_can_be_pasted() -> None:
             if re.match(r"([^:`]*: )?niels-gpt [a-z]", paragraph):
                 found += 1
                 assert len(paragraph) <= 78, f"{' '.join(path)}: {paragraph}"
-    assert found > 40
+    assert found > 25
 
 
 def test_version() -> None:
@@ -133,11 +133,11 @@ def test_a_users_own_data_from_files_to_verified_caches(tmp_path: Path) -> None:
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     assert "documents" in built.stdout
-    assert run_cli("verify", "cache/pretrain/notes", cwd=tmp_path, module=module, fresh=True).returncode == 0
-    info = json.loads(run_cli("cache", "info", "cache/pretrain/notes", "--json", cwd=tmp_path).stdout)
+    assert run_cli("verify", "cache/pretrain/notes", cwd=tmp_path, fresh=True).returncode == 0
+    info = json.loads(run_cli("info", "cache/pretrain/notes", "--json", cwd=tmp_path).stdout)
     assert info["splits"]["train"]["documents"] + info["splits"]["val"]["documents"] == 44
-    assert len(info["files"]) > 5
-    assert [entry["name"] for entry in info["dataset_config"]["inputs"]][:1] == ["allotment-diary.md"]
+    assert len(info["manifest"]["files"]) > 5
+    assert [entry["name"] for entry in info["manifest"]["dataset_config"]["inputs"]][:1] == ["allotment-diary.md"]
 
 
 def test_a_reader_imports_neither_tokenizers_nor_the_command_line() -> None:

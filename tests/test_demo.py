@@ -60,7 +60,7 @@ def test_without_torch_the_demo_says_so_and_does_the_rest(demo: tuple[Path, str]
 def test_the_demo_s_caches_verify_and_it_can_run_again(demo: tuple[Path, str]) -> None:
     folder, _ = demo
     for cache in ("sft/chats", "pretrain/notes"):
-        verified = run_cli("cache", "verify", f"niels-gpt-demo/{cache}", "--json", cwd=folder)
+        verified = run_cli("verify", f"niels-gpt-demo/{cache}", "--json", cwd=folder)
         assert json.loads(verified.stdout)["ok"] is True
     meta = (folder / "niels-gpt-demo/sft/chats/meta.json").read_bytes()
     assert run_cli("demo", cwd=folder).returncode == 0

@@ -58,16 +58,16 @@ def world(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceToke
 
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "sft": ("cache info {}", "cache verify {}", "show {} 0", "doctor {} --workers 1", "export {} --to hf --out out"),
-    "pretrain": ("cache verify {}", "show {} 0", "export {} --to megatron --out out"),
+    "sft": ("info {}", "verify {}", "show {} 0", "doctor {} --workers 1", "export {} --to hf --out out"),
+    "pretrain": ("verify {}", "show {} 0", "export {} --to megatron --out out"),
     "episodes": (
-        "episodes info {}",
-        "episodes verify {}",
+        "info {}",
+        "verify {}",
         "show {} 0",
         "doctor {} --workers 1",
         "export {} --to trl --out out",
         "publish {} file://out",
-        "episodes pack {} --out out --sequence-length 128 --too-long head",
+        "pack {} --out out --sequence-length 128 --too-long head",
     ),
     "published": ("fetch file://{} --out out", "LOADER file://{}"),
     "hf": ("import {} --from hf --out out", "doctor {} --workers 1"),

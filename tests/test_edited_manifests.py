@@ -59,8 +59,8 @@ ALL: Final = [
     "fetch file://{} --out fetched",
     "EXPLORE",
 ]
-CACHE: Final = ["cache info {}", "cache info {} --json", "cache verify {}", "show {} 0", *ALL]
-EPISODES: Final = ["episodes info {}", "episodes info {} --json", "episodes verify {}", "episodes show {} 0", *ALL]
+CACHE: Final = ["info {}", "info {} --json", "verify {}", "show {} 0", *ALL]
+EPISODES: Final = ["info {}", "info {} --json", "verify {}", "show {} 0", *ALL]
 COMMANDS: Final = {
     "chats/meta.json": CACHE,
     "notes/meta.json": CACHE,

@@ -194,9 +194,6 @@ def test_options_of_commands_exist(page: Path) -> None:
 
 
 def test_every_help_page_has_an_example_of_its_own_command() -> None:
-    """`preferences verify` is the function of `episodes verify`, and its page had the example of that command."""
     for path, _ in every_command():
         command, _ = command_of(list(path))
-        if command.hidden:  # `episodes show`, another name of `show`
-            continue
         assert f"niels-gpt {' '.join(path)} " in f"{command.help} ", path

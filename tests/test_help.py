@@ -133,7 +133,7 @@ def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
     [
         ("show x --split tain", "'--split': Value error, 'tain' is not one of 'train', 'val'."),
         ("rendr", "No such command 'rendr'. Did you mean 'render'"),
-        ("cache inf", "No such command 'inf'. Did you mean 'info'?"),
+        ("inf x", "No such command 'inf'. Did you mean 'info'?"),
         ("cache build-sft x --out o --sed 3", "No such option: --sed (Possible options: --seed)"),
         ("export x", "Missing option '--to'."),
         ("export", "Missing argument 'DATASET'."),

@@ -80,7 +80,7 @@ COMMANDS = {
     "build-pretrain": "cache build-pretrain notes --tokenizer tokenizer --out out/pretrain",
     "episodes build": "episodes build chats.jsonl --tokenizer tokenizer --out out/episodes",
     "export": "export episodes --to hf --out out/hf",
-    "info": "episodes info episodes",
+    "info": "info episodes",
     "doctor": "doctor chats.jsonl --workers 1",
     "help": "--help",
 }

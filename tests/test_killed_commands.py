@@ -111,7 +111,7 @@ COMMANDS = {
     "episodes build": Command(
         "episodes build {given}/chats.jsonl --out {out}/chats --tokenizer {given}/tokenizer --metadata --mask float32"
     ),
-    "episodes pack": Command("episodes pack {given}/episodes --out {out}/packed --block-size 256 --too-long head"),
+    "pack": Command("pack {given}/episodes --out {out}/packed --block-size 256 --too-long head"),
     "packing plans": Command("loader {out}/episodes", "copy {given}/episodes {out}/episodes"),
     "export": Command("export {given}/episodes --to hf --out {out}/hf --overwrite"),
     "export of several files": Command(

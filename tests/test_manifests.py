@@ -87,7 +87,7 @@ def test_an_edit_is_found(folder: Path, niels: Niels, kind: str, edit: dict[str,
     change(path, **edit)
     with pytest.raises(CacheError, match="edited or damaged since it was written"):
         CHECKS[kind](folder / kind)
-    result = niels("episodes" if kind == "episodes" else "cache", "verify", folder / kind)
+    result = niels("verify", folder / kind)
     assert (result.code, "edited or damaged since it was written" in result.err) == (DATA, True)
     with pytest.raises(CacheError, match="edited or damaged"):
         publish(folder / kind, f"file://{folder}/there")
@@ -96,7 +96,7 @@ def test_an_edit_is_found(folder: Path, niels: Niels, kind: str, edit: dict[str,
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_a_manifest_without_hash_is_accepted_and_verify_says_so(folder: Path, niels: Niels, kind: str) -> None:
     """As earlier versions wrote them, and as one edits a manifest on purpose."""
-    verify = ("episodes" if kind == "episodes" else "cache", "verify", folder / kind)
+    verify = ("verify", folder / kind)
     before = niels(*verify)
     assert (before.code, "not judged" in before.out) == (0, False)
     change(folder / kind / MANIFESTS[kind], **{HASH_KEY: None, "seed": 43})
@@ -182,7 +182,7 @@ def test_a_name_that_leaves_the_directory_is_refused(folder: Path, niels: Niels,
     with pytest.raises(CacheError, match="do not trust this dataset"):
         publish(folder / kind, f"file://{folder}/there")
     assert not (folder / "there").exists()
-    result = niels("episodes" if kind == "episodes" else "cache", "verify", folder / kind)
+    result = niels("verify", folder / kind)
     assert (result.code, "do not trust this dataset" in " ".join(result.err.split())) == (DATA, True)
 
 
@@ -229,10 +229,10 @@ def test_a_cache_of_the_original_system_opens(
     for expected, found in zip(texts, again.get_batch(B=4, generator=draw().manual_seed(1)), strict=True):
         assert expected.equal(found)
     for cache in ("sft", "text"):
-        result = niels("cache", "verify", folder / cache)
+        result = niels("verify", folder / cache)
         assert result.code == 0
         assert "not judged: meta.json records no checksums" in result.out
-        assert niels("cache", "info", folder / cache).code == 0
+        assert niels("info", folder / cache).code == 0
         assert niels("show", folder / cache, "0").code == 0
         assert niels("doctor", folder / cache, "--workers", "1").code in ((0, 1) if cache == "sft" else (3,))
         export(folder / cache, to="hf", out=folder / f"{cache}-exported")

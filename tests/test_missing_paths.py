@@ -32,18 +32,13 @@ COMMANDS = (
     "cache build-sft NOTHING --tokenizer . --out o",
     "cache build-pretrain NOTHING --tokenizer . --out o",
     "cache build-all --tokenizer . --roam-dir NOTHING --out o",
-    "cache info NOTHING",
-    "cache verify NOTHING",
+    "info NOTHING",
+    "verify NOTHING",
     "episodes build NOTHING --tokenizer . --out o --workers 2",
     "episodes build CHATS --tokenizer . --template NOTHING --out o",
     "episodes build CHATS --tokenizer . --images NOTHING --out o",
-    "episodes pack NOTHING --out o --sequence-length 64",
-    "episodes info NOTHING",
-    "episodes verify NOTHING",
-    "episodes config NOTHING",
+    "pack NOTHING --out o --sequence-length 64",
     "preferences build NOTHING --tokenizer . --out o",
-    "preferences info NOTHING",
-    "preferences verify NOTHING",
     "build NOTHING.toml",
     "show NOTHING",
     "show NOTHING.jsonl --tokenizer .",
@@ -70,7 +65,7 @@ import json, os, sys
 from niels_gpt.cli.main import main
 import numpy, pydantic, sentencepiece
 import niels_gpt.cli.build_options, niels_gpt.cli.catalogue, niels_gpt.cli.corpora, niels_gpt.cli.exchange
-import niels_gpt.cli.show
+import niels_gpt.cli.datasets, niels_gpt.cli.show
 heavy, commands = json.loads(sys.argv[1])
 before = [name for name in heavy if name in sys.modules]
 assert not before, before

@@ -316,7 +316,7 @@ def test_the_command_line(folders: dict[str, Path], tmp_path: Path) -> None:
     assert f"--tokenizer {folders['bytes']}" in done.stdout
     meta = open_meta(tmp_path / "out")
     assert (meta["separator"], meta["shard_bytes"], meta["token_dtype"]) == ("eos+bos", 2000, "uint16-le")
-    assert "eos+bos" in run_cli("cache", "info", "out", cwd=tmp_path).stdout
+    assert "eos+bos" in run_cli("info", "out", cwd=tmp_path).stdout
     shown = run_cli("show", "out", 0, "--tokenizer", folders["bytes"], cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     for refused, says in (("eot", "expected one of eos, bos, eos+bos, none"), ("bos", "names no bos_token")):

@@ -210,8 +210,6 @@ def test_earlier_names_of_options(place: Path) -> None:
     assert names[0] == names[1]
     assert sum(name.startswith("shard_") for name in names[0]) > 1
     assert run_cli(*build, "--out", "three", "--shard-size", 20, "--shard-bytes", 80).returncode == 2
-    assert niels("episodes", "info", "one", "--block-size", 32) == niels(
-        "episodes", "info", "one", "--sequence-length", 32
-    )
-    rows = [niels("show", "one", "--T", 8, "--json"), niels("episodes", "show", "one", "--block-size", 8, "--json")]
+    assert niels("info", "one", "--block-size", 32) == niels("info", "one", "--sequence-length", 32)
+    rows = [niels("show", "one", "--T", 8, "--json"), niels("show", "one", "--block-size", 8, "--json")]
     assert rows[0] == rows[1] == niels("show", "one", "--sequence-length", 8, "--json")

@@ -76,7 +76,7 @@ def test_the_doctor_says_nothing_of_nothing(ask: Ask, tokenizer_dir: Path) -> No
     assert (code, "blank.jsonl: contains no rows" in error) == (3, True), error
 
 
-@pytest.mark.parametrize("command", [("cache", "info"), ("cache", "verify"), ("show",)])
+@pytest.mark.parametrize("command", [("info",), ("verify",), ("show",)])
 def test_a_file_in_place_of_a_cache(ask: Ask, command: tuple[str, ...]) -> None:
     code, error = ask(*command, "text")
     assert (code, "text: a file; expected a cache" in error) == (3, True), error
@@ -122,7 +122,7 @@ def test_an_export_of_a_datasets_file_names_its_directory(ask: Ask, name: str) -
         (None, "not valid JSON"),
     ],
 )
-@pytest.mark.parametrize("command", [("cache", "info"), ("cache", "verify"), ("show",), ("export",)])
+@pytest.mark.parametrize("command", [("info",), ("verify",), ("show",), ("export",)])
 def test_a_manifest_that_was_edited(
     ask: Ask, tmp_path: Path, changes: dict[str, object] | None, said: str, command: tuple[str, ...]
 ) -> None:

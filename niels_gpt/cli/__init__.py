@@ -7,9 +7,10 @@
 
     demo.py           demo, whose steps are in demo_steps.py
     tokenizer.py      tokenizer train
-    cache.py          cache build-sft, build-pretrain, info, verify; build-all, whose corpora are in corpora.py
-    episodes.py       episodes build, pack, info, verify, config
-    preferences.py    preferences build, info, verify
+    datasets.py       info, verify, pack: of a dataset of any kind; and what a build prints at its end
+    cache.py          cache build-sft, build-pretrain; build-all, whose corpora are in corpora.py
+    episodes.py       episodes build
+    preferences.py    preferences build
     recipes.py        build                                       show.py             show and render
     explore.py        explore                                     exchange.py         export, import, publish, fetch
     doctor.py         doctor                                      doctor_template.py  doctor template

@@ -1,23 +1,22 @@
-"""`niels-gpt cache build-sft | build-pretrain | build-all | info | verify`: caches of token ids on disk.
+"""`niels-gpt cache build-sft | build-pretrain | build-all`: caches of token ids on disk.
 
-Also `python -m niels_gpt.cache.cli ...`. Building imports torch and tokenizers only when a build starts; `info` and
-`verify` need neither.
+Also `python -m niels_gpt.cache.cli ...`. Building imports torch and tokenizers only when a build starts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from niels_gpt import ranges
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_TOKENS, dtype_for
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options, uses_renderer
 from niels_gpt.cli.corpora import CorporaFlags, outcome_line, print_outcomes, print_plan
+from niels_gpt.cli.datasets import print_built
 from niels_gpt.cli.options import (
     ROWS,
     AnyTokenizer,
@@ -37,23 +36,10 @@ from niels_gpt.cli.options import (
     shard_bytes,
 )
 from niels_gpt.cli.paths import EXISTING, IN_HOME
-from niels_gpt.cli.terminal import (
-    ShownProgress,
-    add_left_out,
-    key_values,
-    out,
-    print_built,
-    print_json,
-    print_verified,
-    table_of,
-)
+from niels_gpt.cli.terminal import ShownProgress
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import chat_files, describe_dialects
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.store.kinds import has_checksums, open_meta
-from niels_gpt.store.manifest import HASH_KEY, NO_HASH, Manifest
-from niels_gpt.store.schema import META_NAME
-from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -61,7 +47,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="cache",
-    help="Build, inspect and verify token caches.",
+    help="Build token caches.",
     no_args_is_help=True,
 )
 
@@ -205,7 +191,7 @@ def build_sft(
             num_threads=executor.threads,
             **source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
-    _report(directory, as_json, tokenizer)
+    print_built(directory, as_json=as_json, tokenizer=tokenizer)
 
 
 @app.command("build-pretrain")
@@ -257,7 +243,7 @@ def build_pretrain(
             num_threads=executor.threads,
             **options,
         )
-    _report(directory, as_json, documents.tokenizer)
+    print_built(directory, as_json=as_json, tokenizer=documents.tokenizer)
 
 
 @app.command("build-all")
@@ -335,72 +321,3 @@ def _settings(
         only=tuple(corpora.only or ()),
         skip=tuple(corpora.skip or ()),
     )
-
-
-@app.command()
-def info(cache: CacheDir, as_json: Json = False) -> None:
-    """Print what a cache was built from, and its counts. Reads no tokens.
-
-    Example: niels-gpt cache info cache/sft/chats
-    """
-    meta = open_meta(cache)
-    if as_json:
-        print_json(meta)
-        return
-    special = ", ".join(f"{name} {token}" for name, token in meta["special_token_ids"].items())
-    size = sum(record["bytes"] for record in meta["files"].values())
-    rows: list[tuple[str, Any]] = [
-        ("kind", meta["kind"]),
-        ("dataset", meta["dataset_name"] or "(rows passed by a program)"),
-        ("tokenizer", f"{meta['tokenizer_sha256'][:12]}, {meta['vocab_size']:,} ids ({special})"),
-        # Of pretraining caches only.
-        *([("documents", f"separated by {meta['separator']}")] if "separator" in meta else []),
-        ("tokens on disk", f"{meta['token_dtype']}, {len(meta['files'])} files, {size:,} bytes"),
-        ("split", f"{meta['split_rule']}, seed {meta['seed']}"),
-    ]
-    out().print(key_values(str(cache), rows))
-    out().print(_counts(meta))
-
-
-def _counts(meta: Manifest) -> Table:
-    """A table of the counts of each split; of SFT caches also the share of tokens that are trained."""
-    columns = list(next(iter(meta["splits"].values()), {}))
-    # A pretraining cache trains everything, so it has no share to show.
-    share = ["loss share"] if "trained_tokens" in columns else []
-    table = table_of("split", right=[*(column.replace("_", " ") for column in columns), *share])
-    for split, row in meta["splits"].items():
-        trained = [f"{row['trained_tokens'] / max(1, row['tokens']):.1%}"] if share else []
-        table.add_row(split, *(f"{row[column]:,}" for column in columns), *trained)
-    add_left_out(table, meta)
-    return table
-
-
-def _report(cache: Path, as_json: bool, tokenizer: Path) -> None:
-    """Print the counts of a build's cache, and how to look at it."""
-    meta = open_meta(cache)
-    # `show` finds a spm.model beside the cache; the tokenizer of a renderer, or another one of texts, must be named.
-    elsewhere = "mask_dtype" in meta or "separator_ids" in meta
-    keys = {"cache": str(cache), **meta["totals"]}
-    print_built(cache, meta, keys, _counts(meta), tokenizer=tokenizer if elsewhere else None, as_json=as_json)
-
-
-@app.command()
-def verify(cache: CacheDir, as_json: Json = False) -> None:
-    """Read every byte of a cache and compare it with what was written. Exit code 3 if anything differs.
-
-    Example: niels-gpt cache verify cache/sft/chats
-    """
-    with ShownProgress() as progress:
-        findings = list(verify_dataset(cache, progress=progress))
-    meta = open_meta(cache)
-    files = meta["files"]
-    size = sum(record["bytes"] for record in files.values())
-    # Caches of earlier versions, and of other programs, have no checksums of files, or none of the meta itself.
-    checked = has_checksums(meta)
-    not_checked = [] if checked else [f"{META_NAME} records no checksums: tokens and index are checked alone"]
-    if HASH_KEY not in meta:
-        not_checked.append(f"{META_NAME} itself: {NO_HASH}")
-    found = "all as they were written" if checked else "no fault found"
-    success = f"{cache}: {len(files)} files, {size:,} bytes, {found}"
-    keys = {"cache": str(cache), "ok": not findings, "files": len(files)}
-    raise typer.Exit(print_verified(keys, findings, not_checked, success=success, as_json=as_json))

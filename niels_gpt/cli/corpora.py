@@ -10,8 +10,9 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
+from niels_gpt.cli.datasets import print_bad_rows
 from niels_gpt.cli.paths import IN_HOME
-from niels_gpt.cli.terminal import key_values, out, print_bad_rows, print_json, print_line, table_of
+from niels_gpt.cli.terminal import key_values, out, print_json, print_line, table_of
 from niels_gpt.errors import InputError
 from niels_gpt.sources.base import SHUFFLE_BUFFER
 from niels_gpt.store.schema import SPLITS

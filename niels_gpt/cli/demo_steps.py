@@ -155,8 +155,8 @@ def _counts(out: Path, console: Console) -> None:
 def _next_steps(out: Path, console: Console) -> None:
     steps = [
         ("look at more", f"niels-gpt show {out / 'sft/chats'} 3"),
-        ("what a cache is made of", f"niels-gpt cache info {out / 'sft/chats'}"),
-        ("check every byte", f"niels-gpt cache verify {out / 'sft/chats'}"),
+        ("what a cache is made of", f"niels-gpt info {out / 'sft/chats'}"),
+        ("check every byte", f"niels-gpt verify {out / 'sft/chats'}"),
         ("your own tokenizer", "niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer"),
         ("your own chats", "niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats"),
         ("your own texts", "niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes"),

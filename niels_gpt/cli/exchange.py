@@ -259,7 +259,7 @@ def import_command(
     for split, counts in manifest["splits"].items():
         numbers = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items())
         out().print(f"{split}: {numbers}")
-    line = f"{directory} is complete. Look at it: niels-gpt episodes info {directory}"
+    line = f"{directory} is complete. Look at it: niels-gpt info {directory}"
     print_line(line)
 
 
@@ -297,7 +297,7 @@ def fetch(
 ) -> None:
     """Copy a published dataset to a local directory, which every reader opens, and print its path.
 
-    Example: niels-gpt episodes info $(niels-gpt fetch s3://bucket/episodes/chats)
+    Example: niels-gpt info $(niels-gpt fetch s3://bucket/episodes/chats)
     """
     with ShownProgress() as progress:
         # Nothing else on stdout: the path is used by `$(niels-gpt fetch ...)`.

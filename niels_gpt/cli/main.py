@@ -53,17 +53,17 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             START,
         ),
         "tokenizer": Command("niels_gpt.cli.tokenizer", "tokenizer_app", "Train a tokenizer.", BUILD),
-        "cache": Command("niels_gpt.cli.cache", "app", "Build, inspect and verify token caches.", BUILD),
+        "cache": Command("niels_gpt.cli.cache", "app", "Build token caches.", BUILD),
         "episodes": Command(
             "niels_gpt.cli.episodes",
             "app",
-            "Build, inspect and verify episodes: whole conversations as batches of fixed shape.",
+            "Build episodes: whole conversations as batches of fixed shape.",
             BUILD,
         ),
         "preferences": Command(
             "niels_gpt.cli.preferences",
             "app",
-            "Build, inspect and verify preferences: completions that are compared, labelled or scored.",
+            "Build preferences: completions that are compared, labelled or scored.",
             BUILD,
         ),
         "build": Command(
@@ -71,6 +71,26 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             "build",
             "Build what a recipe describes: episodes of each source, the mixture, exports, and a lock to repeat it.",
             BUILD,
+        ),
+        "pack": Command(
+            "niels_gpt.cli.datasets",
+            "pack",
+            "Write episodes as packed rows, contiguous on disk: the batches of `packing=True` from flat files, without "
+            "a plan.",
+            BUILD,
+        ),
+        "info": Command(
+            "niels_gpt.cli.datasets",
+            "info",
+            "Print what a dataset was built from, its counts, how long its rows are, and what packing would fill.",
+            LOOK,
+        ),
+        "verify": Command(
+            "niels_gpt.cli.datasets",
+            "verify",
+            "Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 for "
+            "faults.",
+            LOOK,
         ),
         "show": Command(
             "niels_gpt.cli.show",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cli.app import App
 from niels_gpt.cli.build_options import DEFAULT_TOKENIZER, ChatRowFlags, ExecutorFlags, source_options
-from niels_gpt.cli.episodes import Dataset, conversation_encoder, verify, verify_help
+from niels_gpt.cli.datasets import print_built
+from niels_gpt.cli.episodes import conversation_encoder
 from niels_gpt.cli.options import (
     AnyTokenizer,
     Json,
@@ -24,27 +25,17 @@ from niels_gpt.cli.options import (
     ValFrac,
     grouped,
     one_of,
-    sequence_length,
     shard_bytes,
 )
 from niels_gpt.cli.paths import EXISTING
-from niels_gpt.cli.terminal import (
-    ShownProgress,
-    add_left_out,
-    out,
-    print_built,
-    print_json,
-    table_of,
-)
+from niels_gpt.cli.terminal import ShownProgress
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.rows.preference_rows import FORMS
-from niels_gpt.store.kinds import open_manifest
-from niels_gpt.store.schema import SPLITS
 
 app = App(
     name="preferences",
-    help="Build, inspect and verify preferences: completions that are compared, labelled or scored.",
+    help="Build preferences: completions that are compared, labelled or scored.",
     no_args_is_help=True,
 )
 
@@ -112,44 +103,4 @@ def build(
             shard_bytes=most_bytes,
             **source_options(source, config, runner, rows.max_bad_rows, progress, overwrite=overwrite),
         )
-    manifest = open_manifest(directory) or {}
-    keys = {"dataset": str(directory), "form": manifest["form"]}
-    table = table_of("split", right=("groups", "completions", "tokens", "trained tokens"))
-    for split in SPLITS:
-        row = manifest["splits"][split]
-        # Each completion is stored as an episode.
-        table.add_row(split, *(f"{row[name]:,}" for name in ("groups", "episodes", "tokens", "trained_tokens")))
-    add_left_out(table, manifest)
-    print_built(directory, manifest, keys, table, tokenizer=tokenizer, as_json=as_json)
-
-
-@app.command()
-def info(
-    dataset: Dataset,
-    length: Annotated[int, sequence_length("--block-size", "Rows of so many tokens, to see what fits.")] = 1024,
-    as_json: Json = False,
-) -> None:
-    """Print what preferences hold: lengths of prompts and of both sides, and what does not fit into a row.
-
-    Example: niels-gpt preferences info preferences/pairs --sequence-length 2048
-    """
-    from niels_gpt.preferences.dataset import summarise
-
-    summaries = summarise(dataset, length)
-    if as_json:
-        print_json({"dataset": str(dataset), "sequence_length": length, "splits": summaries})
-        return
-    # Splits may have different facts, so a row of the table is a fact that any split has.
-    names = list(dict.fromkeys(name for summary in summaries.values() for name in summary))
-    table = table_of("", right=list(summaries))
-    for name in names:
-        table.add_row(name.replace("_", " "), *(_shown(summary.get(name)) for summary in summaries.values()))
-    out().print(table)
-
-
-def _shown(value: Any) -> str:
-    return "-" if value is None else f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
-
-
-# A dataset of preferences has the files of an episodes dataset, so the command is the same.
-app.command("verify", help=verify_help("preferences verify preferences/pairs"))(verify)
+    print_built(directory, as_json=as_json, tokenizer=tokenizer)

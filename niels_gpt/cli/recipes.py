@@ -10,9 +10,10 @@ import typer
 from rich.table import Table
 
 from niels_gpt.cli.build_options import ExecutorFlags
+from niels_gpt.cli.datasets import print_bad_rows
 from niels_gpt.cli.options import Json, grouped
 from niels_gpt.cli.paths import existing
-from niels_gpt.cli.terminal import ShownProgress, note, out, print_bad_rows, print_json, print_line, table_of
+from niels_gpt.cli.terminal import ShownProgress, note, out, print_json, print_line, table_of
 from niels_gpt.values import VALUE_HELP
 
 if TYPE_CHECKING:

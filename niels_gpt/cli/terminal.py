@@ -9,10 +9,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -158,105 +157,6 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 _ESCAPED = "niels_gpt.escaped"
 codecs.register_error(_ESCAPED, _escaped)
-
-
-WARN_OF_BAD_ROWS = 0.05  # a larger share of unusable rows is reported in the last line of a build
-
-
-def left_out_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts of the rows a build left out or changed, for JSON; manifests of earlier versions lack some of them."""
-    return {
-        "dropped": manifest.get("dropped", {}),
-        "changed": manifest.get("changed", {}),
-        "unread_keys": manifest.get("unread_keys", {}),
-        "bad_rows": manifest.get("bad_rows"),
-    }
-
-
-# What `--prove` counts says that nothing is wrong.
-_PROOFS = {
-    "round_trip_proven": "proven",
-    "round_trip_changed": "proven, with something written otherwise",
-    "round_trip_by_format": "proven, but for what the format leaves out",
-}
-
-
-def add_left_out(table: Table, manifest: Mapping[str, Any]) -> None:
-    """Add the rows that a build left out, changed or proved to the table of its counts."""
-    changed = manifest.get("changed", {})
-    for code, label in _PROOFS.items():
-        if code in changed:
-            table.add_row(label, f"{changed[code]:,}")
-    for reason, number in manifest.get("dropped", {}).items():
-        table.add_row(f"left out: {reason}", f"{number:,}", style="yellow")
-    for reason, number in changed.items():
-        if reason not in _PROOFS:
-            table.add_row(f"used, but {reason}", f"{number:,}", style="yellow")
-    for key, number in manifest.get("unread_keys", {}).items():
-        table.add_row(f"used, but nothing reads {key}", f"{number:,}", style="yellow")
-
-
-def print_bad_rows(where: object, manifest: Mapping[str, Any]) -> None:
-    """Print a warning, as a build's last line, if more than `WARN_OF_BAD_ROWS` of its rows were unusable."""
-    bad = manifest.get("bad_rows") or {"left_out": 0, "of": 0}
-    if bad["left_out"] > WARN_OF_BAD_ROWS * bad["of"]:  # without rows: 0 > 0, which is false
-        share = f"{bad['left_out'] / bad['of']:.1%}"
-        line = f"{where}: {bad['left_out']:,} of {bad['of']:,} rows ({share}) were unusable and are not in it"
-        print_line(f"{line}; rejected.jsonl lists them", "bold yellow")
-
-
-def print_built(
-    place: Path,
-    manifest: Mapping[str, Any],
-    keys: Mapping[str, Any],
-    counts: Table,
-    *,
-    tokenizer: Path | None,
-    as_json: bool,
-) -> None:
-    """Print what a build wrote.
-
-    Args:
-        keys: further keys of the JSON, besides the counts.
-        tokenizer: the --tokenizer that `niels-gpt show` needs; `None` if it finds the tokenizer itself.
-    """
-    if as_json:
-        print_json({**keys, "splits": manifest["splits"], **left_out_of(manifest)})
-        return
-    out().print(counts)
-    look = f"niels-gpt show {place} 0" + (f" --tokenizer {tokenizer}" if tokenizer else "")
-    # Rows of episodes are shown as the loader makes them, which needs torch; rows of caches are not.
-    if "episodes" in manifest["splits"]["train"] and find_spec("torch") is None:
-        group = "preferences" if manifest.get("kind") == "preferences" else "episodes"
-        look = f"niels-gpt {group} info {place}"
-    print_line(f"{place} is complete. Look at it: {look}")
-    print_bad_rows(place, manifest)
-
-
-def print_verified(
-    keys: Mapping[str, Any], findings: list[str], not_judged: list[str], *, success: str, as_json: bool
-) -> int:
-    """Print the result of a verification.
-
-    Args:
-        keys: further keys of the JSON, besides the findings.
-        not_judged: what could not be checked, and why.
-        success: the line to print if nothing is wrong.
-
-    Returns:
-        The exit code: 3 if anything is wrong.
-    """
-    if as_json:
-        print_json({**keys, "findings": findings, "not_judged": not_judged})
-        return 3 if findings else 0
-    for finding in findings:
-        print_line(finding, "red")
-    if findings:
-        return 3
-    print_line(success)
-    for line in not_judged:
-        print_line(f"not judged: {line}", "yellow")
-    return 0
 
 
 PLAIN_SECONDS = 5.0  # between two plain lines

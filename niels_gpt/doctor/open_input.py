@@ -293,8 +293,7 @@ def _of_ours(path: Path, split: str | None) -> Opened:
     dataset = open_dataset(path)
     if dataset.kind == "pretrain":
         raise InputError(
-            f"{path}: a cache of plain text has neither turns nor masks to examine; `niels-gpt cache verify` checks "
-            "its files"
+            f"{path}: a cache of plain text has neither turns nor masks to examine; `niels-gpt verify` checks its files"
         )
     if split is not None and split not in SPLITS:
         raise UsageError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")

@@ -167,10 +167,9 @@ class EpisodeReader:
         if limit is not None and ids.max() >= limit:
             row, column = (int(found[0]) for found in np.nonzero(ids >= limit))
             where = self._describe(spans, row, column)
-            verify = "cache verify" if self._split.has_windows else "episodes verify"
             raise CacheError(
                 f"{where} is {int(ids[row, column])}, outside the vocabulary of {limit:,}; the dataset was made with "
-                f"another tokenizer, or is damaged. Use the right one, or run: niels-gpt {verify}"
+                f"another tokenizer, or is damaged. Use the right one, or run: niels-gpt verify"
             )
         return ids
 

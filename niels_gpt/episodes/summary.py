@@ -1,4 +1,4 @@
-"""`summarise`: what a dataset of episodes holds, in numbers, for rows of a certain size."""
+"""`summarise`: what episodes or an SFT cache hold, in numbers, for rows of a certain size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.format.packing import pack
-from niels_gpt.store.kinds import require_episodes
+from niels_gpt.store.kinds import require_rows
 from niels_gpt.store.schema import SPLITS
 from niels_gpt.store.split import IndexedSplit
 
@@ -51,7 +51,7 @@ def summarise(dataset: Path, block_size: int) -> list[SplitSummary]:
     Raises:
         CacheError: there is no dataset, or a damaged one.
     """
-    require_episodes(dataset)
+    require_rows(dataset)
     width, summaries = block_size + 1, []
     for name in SPLITS:
         # Loaders leave out episodes of one token, which have nothing to predict; here everything that is stored counts.

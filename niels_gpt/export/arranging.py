@@ -77,7 +77,7 @@ def arrange(source: Source, how: Arrangement) -> Iterator[Rows]:
     if how.pad_multiple > 1 and source.several_texts:
         raise UsageError(
             f"{source.dataset.path}: its rows hold several texts already, and padding would make rows too long; "
-            "export the episodes from before `episodes pack`, with packing"
+            "export the episodes from before `niels-gpt pack`, with packing"
         )
     numbers = None if how.max_length is None else _fitting(source, how.max_length, how.too_long)
     if not (len(source.split) if numbers is None else len(numbers)):

@@ -218,7 +218,7 @@ def test_a_cache_of_plain_text_is_refused(tmp_path: Path, tokenizer: SentencePie
     limits: dict[str, Any] = {"max_train_tokens": 1 << 20, "max_val_tokens": 0, "shard_bytes": 1 << 20}
     cache = str(tmp_path / "cache")
     build_pretrain_cache(["the fox"], cache, tokenizer=tokenizer, seed=1, shuffle_buffer=None, **limits)
-    with pytest.raises(InputError, match="neither turns nor masks to examine; `niels-gpt cache verify` checks"):
+    with pytest.raises(InputError, match="neither turns nor masks to examine; `niels-gpt verify` checks"):
         diagnose(cache)
 
 

@@ -36,9 +36,8 @@ def test_build_reports_as_json_and_is_not_repeated(dataset: Path, tokenizer_dir:
 
 
 def test_info_counts_and_foresees_packing(dataset: Path) -> None:
-    shown = json.loads(run_cli("episodes", "info", dataset, "--block-size", 512, "--json").stdout)
-    # The glossary's term, as `preferences info` has it, and the name of the configuration's field.
-    assert shown["sequence_length"] == shown["block_size"] == 512
+    shown = json.loads(run_cli("info", dataset, "--block-size", 512, "--json").stdout)
+    assert shown["sequence_length"] == 512
     train = shown["splits"]["train"]
     records = np.fromfile(dataset / "train" / "episodes.idx", dtype="<u8").reshape(-1, 2)
     assert train["episodes"] == len(records) == 90
@@ -46,20 +45,20 @@ def test_info_counts_and_foresees_packing(dataset: Path) -> None:
     assert (train["shortest"], train["longest"]) == (records[:, 1].min(), records[:, 1].max())
     assert train["too_long"] == (records[:, 1] > 513).sum()
     assert train["packed_filled"] > train["filled"]
-    table = run_cli("episodes", "info", dataset)
+    table = run_cli("info", dataset)
     assert "packed: filled" in table.stdout
 
 
 def test_info_of_a_dataset_of_others(tmp_path: Path) -> None:
     write_split(tmp_path / "train", [[1, 2, 3]] * 4)
-    table = run_cli("episodes", "info", tmp_path)
+    table = run_cli("info", tmp_path)
     assert table.returncode == 0
     assert "written by another program" in table.stdout
     assert "no such file" in table.stdout  # why there is no mask
 
 
 def test_verify_finds_a_flipped_byte(dataset: Path, tmp_path: Path) -> None:
-    fine = run_cli("episodes", "verify", dataset)
+    fine = run_cli("verify", dataset)
     assert fine.returncode == 0
     assert "as they were written" in fine.stdout
     copy = tmp_path / "copy"
@@ -71,7 +70,7 @@ def test_verify_finds_a_flipped_byte(dataset: Path, tmp_path: Path) -> None:
     data = bytearray((copy / "train" / "mask.bin").read_bytes())
     data[1234] ^= 1
     (copy / "train" / "mask.bin").write_bytes(data)
-    found = run_cli("episodes", "verify", copy, "--json")
+    found = run_cli("verify", copy, "--json")
     assert found.returncode == 3
     report = json.loads(found.stdout)
     assert not report["ok"]
@@ -80,24 +79,24 @@ def test_verify_finds_a_flipped_byte(dataset: Path, tmp_path: Path) -> None:
 
 def test_verify_without_manifest_looks_at_every_value(tmp_path: Path) -> None:
     write_split(tmp_path / "train", [[1, 2, 3], [4, 5, 600]], [[0, 1, 1], [0, 1, 1]])
-    assert run_cli("episodes", "verify", tmp_path).returncode == 0
+    assert run_cli("verify", tmp_path).returncode == 0
     (tmp_path / "train" / "mask.bin").write_bytes(bytes([0, 1, 1, 0, 7, 1]))
-    found = run_cli("episodes", "verify", tmp_path, "--vocab-size", 600)
+    found = run_cli("verify", tmp_path, "--vocab-size", 600)
     assert found.returncode == 3
     assert "token 5 is 600; the vocabulary has 600" in found.stdout
     assert "value 4 is 7" in found.stdout
     (tmp_path / "train" / "mask.bin").write_bytes(bytes(5))
-    assert "5 bytes for 6 tokens" in run_cli("episodes", "verify", tmp_path).stdout
+    assert "5 bytes for 6 tokens" in run_cli("verify", tmp_path).stdout
 
 
 def test_show_an_episode_and_a_packed_row(dataset: Path, tokenizer_dir: Path) -> None:
-    one = json.loads(run_cli("episodes", "show", dataset, 3, "--tokenizer", tokenizer_dir, "--json").stdout)
+    one = json.loads(run_cli("show", dataset, 3, "--tokenizer", tokenizer_dir, "--json").stdout)
     assert "episode 3 of 90" in one["title"]
     kinds = {token["kind"] for token in one["tokens"]}
     assert kinds == {"trained", "context", "scaffold"}
     trained = [token for token in one["tokens"] if token["target_trained"]]
     assert trained[-1]["target_text"] == "<eot>"
-    packed = run_cli("episodes", "show", dataset, 0, "--packed", "--block-size", 2000, "--json")
+    packed = run_cli("show", dataset, 0, "--packed", "--block-size", 2000, "--json")
     row = json.loads(packed.stdout)
     assert "row 0 of" in row["title"]
     assert {token["segment"] for token in row["tokens"]} > {1}
@@ -107,26 +106,9 @@ def test_show_an_episode_and_a_packed_row(dataset: Path, tokenizer_dir: Path) ->
     shown = run_cli("show", dataset, 3, "--T", 40, "--tokenizer", tokenizer_dir)
     assert shown.returncode == 0
     assert "<sys>" in shown.stdout
-    missing = run_cli("episodes", "show", dataset, 90)
+    missing = run_cli("show", dataset, 90)
     assert missing.returncode == 2
     assert "episodes 0 to 89" in missing.stderr
-
-
-def test_config_writes_an_example_and_checks_a_file(tmp_path: Path) -> None:
-    example = run_cli("episodes", "config", "--example")
-    file = tmp_path / "training.xml"
-    file.write_text(example.stdout)
-    checked = run_cli("episodes", "config", file, "--json")
-    assert json.loads(checked.stdout)["epoch_seed"] == 1337
-    file.write_text(example.stdout.replace("epoch_shuffle", "epoch_shufle"))
-    warned = run_cli("episodes", "config", file)
-    assert warned.returncode == 0
-    assert "<epoch_shufle> (line " in warned.stderr
-    wrong = run_cli("episodes", "config", file, "--strict")
-    assert wrong.returncode == 3
-    assert "did you mean epoch_shuffle?" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
-    assert run_cli("episodes", "config").returncode == 2
 
 
 def test_mistakes_are_one_line(tmp_path: Path, tokenizer_dir: Path) -> None:
@@ -134,9 +116,13 @@ def test_mistakes_are_one_line(tmp_path: Path, tokenizer_dir: Path) -> None:
         (("info", tmp_path), 3, "no episodes"),
         (("verify", tmp_path), 3, "no episodes"),
         (("show", tmp_path), 3, "no episodes"),
-        (("build", tmp_path / "no.jsonl", "--out", tmp_path / "o", "--tokenizer", tokenizer_dir), 3, "no such file"),
+        (
+            ("episodes", "build", tmp_path / "no.jsonl", "--out", tmp_path / "o", "--tokenizer", tokenizer_dir),
+            3,
+            "no such file",
+        ),
     ):
-        done = run_cli("episodes", *arguments)
+        done = run_cli(*arguments)
         assert done.returncode == code, done.stderr
         assert said in done.stderr
         assert "Traceback" not in done.stderr
@@ -149,9 +135,9 @@ def test_looking_at_a_dataset_does_not_load_torch_nor_does_building_one(
     import subprocess
     import sys
 
-    build = ["build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
+    build = ["episodes", "build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
     program = (
-        "import sys; from niels_gpt.cli.episodes import app\n"
+        "import sys; from niels_gpt.cli.main import app\n"
         f"assert not app({build if building else ['info', str(dataset)]})\n"
         "assert 'torch' not in sys.modules"
     )
@@ -166,10 +152,10 @@ def test_metadata_without_weights_and_records_of_nothing(tmp_path: Path) -> None
     write_split(tmp_path / "train", [[1, 2, 3], [], [4, 5]])
     table = pyarrow.table({"type": ["a", "b", "a"]})
     pyarrow.parquet.write_table(table, tmp_path / "train" / "episodes.parquet")
-    assert run_cli("episodes", "verify", tmp_path).returncode == 0
-    shown = json.loads(run_cli("episodes", "info", tmp_path, "--json").stdout)
+    assert run_cli("verify", tmp_path).returncode == 0
+    shown = json.loads(run_cli("info", tmp_path, "--json").stdout)
     assert shown["splits"]["train"]["episodes"] == 2
     pyarrow.parquet.write_table(table.slice(1), tmp_path / "train" / "episodes.parquet")
-    found = run_cli("episodes", "verify", tmp_path)
+    found = run_cli("verify", tmp_path)
     assert found.returncode == 3
     assert "2 rows for 3 episodes" in found.stdout

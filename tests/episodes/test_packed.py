@@ -1,4 +1,4 @@
-"""`episodes pack`: packed rows, contiguous on disk, give the batches of `packing=True`."""
+"""`niels-gpt pack`: packed rows, contiguous on disk, give the batches of `packing=True`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from niels_gpt.cli.episodes import app
+from niels_gpt.cli.main import app
 from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.writer import EpisodeWriter

@@ -137,7 +137,7 @@ def test_what_cannot_be_padded_is_said(tmp_path: Path) -> None:
 
 def test_rows_that_are_packed_already(tmp_path: Path) -> None:
     source = episodes(tmp_path / "in", random_rows(20))
-    packed = run_cli("episodes", "pack", source, "--out", tmp_path / "packed", "--block-size", 64)
+    packed = run_cli("pack", source, "--out", tmp_path / "packed", "--block-size", 64)
     assert packed.returncode == 0, packed.stderr
     with pytest.raises(UsageError, match="its rows hold several texts already"):
         export(tmp_path / "packed", "megatron-bridge", tmp_path / "out", pad_multiple=4, pad_id=3)

@@ -23,7 +23,7 @@ EXHIBIT = Exhibit(
     "that change on a disk are not detected at all.",
     hidden="Half of the data is valid data. A changed id is one unusual token among millions.",
     caught="Builds write to a temporary directory and rename it when it is complete, so one that dies leaves "
-    "nothing under the dataset's name. The manifest holds checksums; `niels-gpt episodes verify` reads everything "
+    "nothing under the dataset's name. The manifest holds checksums; `niels-gpt verify` reads everything "
     "again and names the file that differs. There is no rule, because this is the work of `verify`.",
     rules=(),
     threads=("mosaicml/streaming#781", "mosaicml/streaming#759", "karpathy/nanochat#344"),

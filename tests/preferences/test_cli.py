@@ -27,14 +27,14 @@ def test_from_rows_to_trl(tmp_path: Path, tokenizer: list[str]) -> None:
     rows, out = write_rows(tmp_path / "pairs.jsonl", pairs(30)), tmp_path / "out"
     build = ["preferences", "build", rows, *tokenizer, "--out", out]
     told = json.loads(run_cli(*build, "--json").stdout)
-    assert (told["form"], told["splits"]["train"]["groups"], told["splits"]["val"]["groups"]) == ("preference", 27, 3)
+    assert (told["kind"], told["splits"]["train"]["groups"], told["splits"]["val"]["groups"]) == ("preferences", 27, 3)
     again = run_cli(*build, "--workers", 2)
     assert again.returncode == 0
     assert "already built" in again.stderr
-    assert "all as they were written" in run_cli("preferences", "verify", out).stdout
-    found = json.loads(run_cli("preferences", "info", out, "--json").stdout)
+    assert "all as they were written" in run_cli("verify", out).stdout
+    found = json.loads(run_cli("info", out, "--json").stdout)
     assert (found["sequence_length"], found["splits"]["train"]["completions"]) == (1024, 54)
-    assert "chosen longer" in run_cli("preferences", "info", out).stdout
+    assert "chosen longer" in run_cli("info", out).stdout
     shown = run_cli("show", out, 1, "--no-table")
     assert "completion 1 of group 0, rank 1" in shown.stdout
     assert "2 rows" not in run_cli("doctor", out, *tokenizer).stderr
@@ -87,8 +87,8 @@ def test_other_datasets(tmp_path: Path, tokenizer: list[str]) -> None:
             ["export", tmp_path / "out", "--to", "trl", "--out", tmp_path / "no"],
             "its rejected completions would be trained",
         ),
-        (["episodes", "pack", tmp_path / "out", "--out", tmp_path / "no"], "its rejected completions would be trained"),
-        (["preferences", "info", tmp_path], "no episodes: expected train/tokens.bin"),
+        (["pack", tmp_path / "out", "--out", tmp_path / "no"], "its rejected completions would be trained"),
+        (["info", tmp_path], "holds no finished cache and no episodes"),
     ):
         done = run_cli(*command)
         assert done.returncode in (2, 3)

@@ -229,8 +229,8 @@ def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
     trained = "".join(token["target_text"] for token in shown["tokens"] if token["target_trained"])
     assert "the fox" in trained
     assert trained.endswith("hello world<|im_end|>")
-    assert run_cli("cache", "info", tmp_path / "c").returncode == 0
-    assert run_cli("cache", "verify", tmp_path / "c").returncode == 0
+    assert run_cli("info", tmp_path / "c").returncode == 0
+    assert run_cli("verify", tmp_path / "c").returncode == 0
     rendered = run_cli("render", chats, "--tokenizer", model, "--renderer", "qwen3", "--loss-on", "last_message")
     assert "── 4 assistant ──" in rendered.stdout
     assert "sampled: the model's, not in the loss" in rendered.stdout

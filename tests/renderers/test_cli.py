@@ -68,7 +68,7 @@ def test_episodes_of_a_chat_template(model: Path, chats: Path, tmp_path: Path) -
     assert len(manifest["template_sha256"]) == len(manifest["tokenizer_sha256"]) == 64
     records = np.fromfile(out / "train" / "episodes.idx", dtype="<u8").reshape(-1, 2)
     assert len(records) == 5
-    shown = json.loads(run_cli("episodes", "show", out, 2, "--tokenizer", model, "--json").stdout)
+    shown = json.loads(run_cli("show", out, 2, "--tokenizer", model, "--json").stdout)
     trained = "".join(token["target_text"] for token in shown["tokens"] if token["target_trained"])
     assert trained == "hello world<|im_end|>"
     assert "already built" in run_cli(*arguments, "--max-bad-rows", 1).stderr

@@ -157,9 +157,7 @@ def test_passwords_on_the_command_line(tmp_path: Path, published: Path) -> None:
     assert "ftp://me:***@127.0.0.1:1/chats" in told.stderr
 
 
-@pytest.mark.parametrize(
-    "command", [("publish", "{published}", "{url}"), ("fetch", "{url}"), ("episodes", "info", "{url}")]
-)
+@pytest.mark.parametrize("command", [("publish", "{published}", "{url}"), ("fetch", "{url}"), ("info", "{url}")])
 @pytest.mark.parametrize("store", ["s3", "ftp"])
 def test_a_password_where_it_has_no_place(
     tmp_path: Path, published: Path, command: tuple[str, ...], store: str
