@@ -101,7 +101,7 @@ BAD_ROWS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "bad JSON": ('{"messages": [}', ("column 15",)),
     "cut JSON": (GOOD[:-5], ("not valid JSON at column",)),
     "not an object": ("[1, 2]", ("the row is a list", "expected an object")),
-    "no messages": ('{"topic": "weather"}', ("'messages'", "keys found: 'topic'")),
+    "no messages": ('{"topic": "weather"}', ("'messages'", "columns found: 'topic'")),
     "unknown role": (chat(("user", "hi"), ("bot", "hello")), ("message 1", "'bot'", "system, user or assistant")),
     "content is a number": (chat(("user", 5), ("assistant", "x")), ("message 0", "content is 5", "a string")),
     "content is parts": (

@@ -14,7 +14,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, weight_of
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.sources.rows.chat_shapes import refuse_row_weight
+from niels_gpt.sources.rows.chats import refuse_columns
 
 # In a row's metadata: see `EncodedBatch`.
 IMAGES: Final = "images"
@@ -74,7 +74,7 @@ class ConversationTask:
             where = row.where if isinstance(row, Conversation) else f"example {number}"
             try:
                 chat = as_conversation(number, row)
-                refuse_row_weight(chat.metadata)
+                refuse_columns(chat.metadata, chat.tools)
                 if self.binary_mask:
                     _check_message_weights(chat)
                 if self.types:

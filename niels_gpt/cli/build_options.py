@@ -23,7 +23,7 @@ from niels_gpt.progress import Progress
 from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.sources.files.slices import SLICE_BYTES
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
-from niels_gpt.sources.rows.chat_shapes import DIALECTS
+from niels_gpt.sources.rows.shapes import DIALECTS
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 from niels_gpt.tokenizer.load import is_sentencepiece
 

@@ -222,8 +222,7 @@ def formats(as_json: Json = False) -> None:
     from niels_gpt.export.preferences import PREFERENCE_FORMATS
     from niels_gpt.export.registry import FORMATS
     from niels_gpt.imports.run import FORMATS as IMPORTS
-    from niels_gpt.sources.rows.chat_shapes import DIALECTS
-    from niels_gpt.sources.rows.preference_rows import FORMS
+    from niels_gpt.sources.rows.shapes import DIALECTS, FORMS
 
     every: list[Format | PreferenceFormat] = [*FORMATS.values(), *PREFERENCE_FORMATS.values()]
     exports = [
@@ -232,10 +231,13 @@ def formats(as_json: Json = False) -> None:
     ]
     imports = [{"name": each.name, "about": each.title} for each in IMPORTS.values()]
     forms = [
-        {"name": name, "about": "rows with " + " and ".join("/".join(key) for key in keys)}
-        for name, (keys, _) in FORMS.items()
+        {"name": name, "about": "rows with " + " and ".join("/".join(key) for key in shape.needs)}
+        for name, shape in FORMS.items()
     ]
-    inputs = [{"name": name, "about": f"rows with {' and '.join(keys)}"} for name, (keys, _) in DIALECTS.items()]
+    inputs = [
+        {"name": name, "about": f"rows with {' and '.join(key[0] for key in shape.needs)}"}
+        for name, shape in DIALECTS.items()
+    ]
     if as_json:
         print_json({"inputs": inputs, "preferences": forms, "exports": exports, "imports": imports})
         return

@@ -36,8 +36,7 @@ from niels_gpt import ranges
 from niels_gpt.cli.paths import EXISTING, IN_HOME, existing, existing_tokenizer
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import UsageError, did_you_mean
-from niels_gpt.sources.rows.chat_shapes import DIALECTS
-from niels_gpt.sources.rows.preference_rows import FORMS
+from niels_gpt.sources.rows.shapes import DIALECTS, FORMS
 from niels_gpt.values import VALUE_HELP, name_and_value
 
 # Only for results of functions: typer resolves the annotations of commands and groups when a command is loaded, so

@@ -31,7 +31,7 @@ from niels_gpt.cli.paths import EXISTING
 from niels_gpt.cli.terminal import ShownProgress
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.rows.preference_rows import FORMS
+from niels_gpt.sources.rows.shapes import FORMS
 
 app = App(
     name="preferences",

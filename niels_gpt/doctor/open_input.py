@@ -32,8 +32,7 @@ from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, read_jsonl
 from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
-from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
-from niels_gpt.sources.rows.preference_rows import FORMS, detect_form
+from niels_gpt.sources.rows.shapes import DIALECTS, FORMS, detect, detect_form
 from niels_gpt.store.kinds import is_dataset
 from niels_gpt.store.remote import AnyFile, RemoteFile
 from niels_gpt.store.schema import SPLITS

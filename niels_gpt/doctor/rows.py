@@ -23,7 +23,7 @@ from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.messages import Message, ToolSpec
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.files.inputs import Record, Rejected
-from niels_gpt.sources.rows.chat_shapes import DIALECTS
+from niels_gpt.sources.rows.shapes import DIALECTS
 
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -252,7 +252,7 @@ def _rule_of(record: Record | Rejected, read: Rejected, dialect: str) -> str:
     Otherwise it is `unusable-row`: the rows of a file with other columns are not empty, they cannot be read.
     """
     row = record.value if isinstance(record, Record) else None
-    has_columns = isinstance(row, dict) and all(key in row for key in DIALECTS[dialect][0])
+    has_columns = isinstance(row, dict) and all(key[0] in row for key in DIALECTS[dialect].needs)
     return "empty-row" if has_columns and read.reason == "no_messages" else "unusable-row"
 
 

@@ -36,10 +36,11 @@ from niels_gpt.messages.keys import CHANGES
 from niels_gpt.ranges import LENGTH
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.notes import OnUnwritten
-from niels_gpt.sources.chat_files import ARROW_NULLS, record_to_conversation, refuse_labelled
+from niels_gpt.sources.chat_files import record_to_conversation, refuse_labelled
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.rejections import Rejections
-from niels_gpt.sources.rows.chat_shapes import DIALECTS, detect
+from niels_gpt.sources.rows.chats import ARROW_NULLS
+from niels_gpt.sources.rows.shapes import DIALECTS, detect
 from niels_gpt.store.gather import gather
 from niels_gpt.version import __version__
 

@@ -54,7 +54,7 @@ def build_preferences(
     Args:
         preferences: all of one form; consumed once, never held in memory.
         encoder: a renderer, a tokenizer with the four sentinels, or a `ConversationEncoder`.
-        form: one of `sources.rows.preference_rows.FORMS`; for `PreferenceFiles` it is detected.
+        form: one of `sources.rows.shapes.FORMS`; for `PreferenceFiles` it is detected.
         val_frac: share of the rows for val, at least 0 and below 1. All completions of a row go to the same split.
         shard_bytes: cut `tokens.bin` into shards of at most so many bytes; the completions of a row stay together.
         seed, allow_partial, on_unwritten, fields: as in `build_episodes`.

@@ -41,7 +41,7 @@ from niels_gpt.sources.curation.duplicates import DuplicateOptions
 from niels_gpt.sources.curation.filters import ROLES, RowFilters
 from niels_gpt.sources.mapping import RowMapping, check_dotted_name
 from niels_gpt.sources.rejections import BadRowLimit
-from niels_gpt.sources.rows.chat_shapes import DIALECTS
+from niels_gpt.sources.rows.shapes import DIALECTS
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")  # of a source: it becomes the name of a directory
 

@@ -2,7 +2,7 @@
 
 Each row goes the same way::
 
-    Record --without_arrow_nulls--> --to_messages (chat_shapes)--> --normalise--> Conversation, or Rejected
+    Record --without_arrow_nulls--> --to_messages (rows)--> --normalise--> Conversation, or Rejected
             (parquet, datasets)       by its dialect
 """
 
@@ -16,10 +16,9 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, shown
-from niels_gpt.messages import Conversation, read_conversation
+from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import ROW
-from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, expand
@@ -27,23 +26,12 @@ from niels_gpt.sources.files.locations import files_of
 from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
-from niels_gpt.sources.rows.chat_shapes import (
-    DIALECTS,
-    KWARGS,
-    candidates,
-    detect,
-    kwargs_at,
-    to_messages,
-    tools_at,
-    unread_columns,
-)
-from niels_gpt.sources.rows.media_columns import refuse_media_columns
-from niels_gpt.sources.rows.provider_shapes import SHAPES
+from niels_gpt.sources.rows.chats import read_chat
+from niels_gpt.sources.rows.shapes import DIALECTS, PROVIDERS, candidates, detect
 from niels_gpt.store.remote import AnyFile, RemoteFile, address, as_file
 
 SAMPLED: Final = 100  # rows that are read to detect a format
 LABELS: Final = ("kto_tag", "label")  # of KTO: whether a completion is desirable
-ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 
 
 @dataclass(frozen=True)
@@ -52,7 +40,7 @@ class ChatFile(ChatSource):
 
     Args:
         path: the file, or its URL (`s3://bucket/chats.jsonl`, extra `remote` or `s3`).
-        dialect: one of `chat_shapes.DIALECTS`; `None` takes that of the first row that has the keys of one.
+        dialect: one of `shapes.DIALECTS`; `None` takes that of the first row that has the keys of one.
         mapping: how the rows are renamed before they are read.
 
     Raises:
@@ -103,7 +91,7 @@ class ChatFile(ChatSource):
                 seen |= dict.fromkeys(found[:1])
         # Rows of a provider without calls look like plain messages; one row with them shows what all are.
         first = next(iter(seen), None)
-        return next((name for name in SHAPES if name in seen), first) if first == "messages" else first
+        return next((name for name in PROVIDERS if name in seen), first) if first == "messages" else first
 
     def _refuse_two_readings(self, record: Record, dialects: Sequence[str]) -> None:
         if len(dialects) < 2:
@@ -189,26 +177,14 @@ def record_to_conversation(
     """A record as a conversation, or `Rejected`. Nulls that Arrow added are dropped, see `arrow_nulls`."""
     row, where = record.value, record.where
     if not isinstance(row, dict):
-        detail = f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect][0][0]!r}"
+        detail = (
+            f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect].needs[0][0]!r}"
+        )
         return Rejected(where, "row_not_an_object", detail)
-    changes: dict[str, int] = {}
     try:
-        if mapping:
-            row = mapping.renamed(row)
-        if record.arrow:  # after the columns have the names by which calls and tools are found
-            row, nulls = without_arrow_nulls(row)
-            changes = {ARROW_NULLS: nulls} if nulls else {}
-        read = read_conversation(to_messages(row, dialect, dict(mapping.roles)), tools_at(row))
-        messages = mapping.with_system(read.messages)
-        refuse_media_columns(row, messages)
-        # What is read as something of the conversation is not in its metadata, too.
-        used = {"messages", "tools", "system", "systemInstruction", "system_instruction", KWARGS, *DIALECTS[dialect][0]}
-        metadata = {key: value for key, value in row.items() if key not in used}
-        unread, kwargs = {**read.unread, **unread_columns(metadata)}, kwargs_at(row)
+        return read_chat(row, dialect, where, mapping, arrow=record.arrow)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
-    changes |= read.changes
-    return Conversation(messages, where, None, read.tools, kwargs, metadata, changes, unread)
 
 
 def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) -> Iterator[Conversation | Rejected]:
@@ -218,7 +194,7 @@ def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) 
 
     Args:
         rows: its rows. They were read through Arrow, so the nulls that it adds are dropped, see `arrow_nulls`.
-        dialect: one of `chat_shapes.DIALECTS`; default that of the first row that has the keys of one.
+        dialect: one of `shapes.DIALECTS`; default that of the first row that has the keys of one.
 
     Raises:
         UsageError: an unknown dialect; while the rows are read, one with a label of KTO (see `refuse_labelled`), unless

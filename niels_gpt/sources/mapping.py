@@ -8,7 +8,7 @@
     ->  {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}], ...}
 
 A mapping says which columns hold what, what roles are called, and a system message for rows without one. It only
-renames: what a value means is decided by the format (`chat_shapes`), as for any other row. For the rest, a user's own
+renames: what a value means is decided by the format (`rows.shapes`), as for any other row. For the rest, a user's own
 function makes the row of a chat format out of whatever a file holds::
 
     # clean.py, beside the recipe

@@ -9,14 +9,14 @@ from typing import Any
 
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.base import Source
-from niels_gpt.sources.chat_files import ARROW_NULLS, ChatFile, files_with_rows
+from niels_gpt.sources.chat_files import ChatFile, files_with_rows
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
-from niels_gpt.sources.rows.preference_rows import FORMS, Preference, detect_form, to_preference
+from niels_gpt.sources.rows.preference_rows import Preference, to_preference
+from niels_gpt.sources.rows.shapes import FORMS, detect_form
 from niels_gpt.store.remote import AnyFile, address
 
 LOOKED_AT = 100  # rows of a file that are read to find its form
@@ -29,7 +29,7 @@ class PreferenceFiles(Source[Preference]):
 
     Args:
         files: the files, or their URLs.
-        form: one of `preference_rows.FORMS`; `None`: that of the first row that has the columns of one.
+        form: one of `shapes.FORMS`; `None`: that of the first row that has the columns of one.
 
     Raises:
         UsageError: an unknown form.
@@ -74,7 +74,7 @@ class PreferenceFiles(Source[Preference]):
             raise UsageError(f"the files hold rows of different forms ({listed}); build one dataset of each")
         if not forms:
             # "chosen and rejected; or prompt/instruction/... and completions/responses"
-            expected = "; or ".join(" and ".join("/".join(key) for key in keys) for keys, _ in FORMS.values())
+            expected = "; or ".join(" and ".join("/".join(key) for key in shape.needs) for shape in FORMS.values())
             raise InputError(
                 f"{self.files[0]}: no row has the columns of preferences; found {_columns_of(self.files[0])}; expected "
                 f"{expected}. Name the form with --format, or build conversations with: niels-gpt episodes build"
@@ -141,12 +141,8 @@ def record_to_preference(record: Record, form: str) -> Preference | Rejected:
     row, where = record.value, record.where
     if not isinstance(row, Mapping):
         return Rejected(where, "row_not_an_object", f"{where}: the row is a {type(row).__name__}; expected an object")
-    changes: dict[str, int] = {}
-    if record.arrow:
-        row, nulls = without_arrow_nulls(row)
-        changes = {ARROW_NULLS: nulls} if nulls else {}
     try:
-        return to_preference(row, form, where, changes)
+        return to_preference(row, form, where, arrow=record.arrow)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
 

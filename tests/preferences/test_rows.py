@@ -8,7 +8,8 @@ import pytest
 
 from niels_gpt.errors import InputError, MessageError, UsageError
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.rows.preference_rows import Preference, detect_form, to_preference
+from niels_gpt.sources.rows.preference_rows import Preference, to_preference
+from niels_gpt.sources.rows.shapes import detect_form
 from tests.preferences.made import labelled, pairs, write_rows
 
 USER = {"role": "user", "content": "Hi"}
@@ -185,7 +186,7 @@ def test_a_label_and_a_score() -> None:
             "repeated_key",
             "chosen: message 0: tool_calls.0.function.arguments: an object has the key 'a' 2 times",
         ),
-        ({"prompt": "Hi", "answers": [{"rank": 1}, "b"]}, "ranked", "missing_column", "answers 0 has none of answer"),
+        ({"prompt": "Hi", "answers": [{"rank": 1}, "b"]}, "ranked", "missing_column", "answers 0 has none of messages, answer"),
     ],
 )
 def test_what_cannot_be_used(row: dict[str, Any], form: str, reason: str, said: str) -> None:

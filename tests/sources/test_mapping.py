@@ -16,7 +16,7 @@ from niels_gpt.messages import Conversation
 from niels_gpt.sources.chat_files import ChatFile, chat_files, record_to_conversation
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.mapping import RowMapping, pairs_of
-from niels_gpt.sources.rows.chat_shapes import detect
+from niels_gpt.sources.rows.shapes import detect
 from tests.conftest import run_cli
 
 ASK, ANSWER = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}
@@ -103,7 +103,7 @@ def test_a_default_system_message_is_for_rows_without_one() -> None:
         ({"messages": "a[1]"}, {"a": [[ASK]]}, "no_column", "it has no 1: found [[{'role'"),
         ({"messages": "a"}, {"a": "text"}, "messages_not_a_list", "messages is a str"),
         ({"messages": "a", "role": "who"}, {"a": [ASK]}, "missing_field", "message 0: role is to be at who"),
-        ({"prompt": "q", "completion": "a"}, {"q": "x", "a": None}, "no_messages", "'completion' is null"),
+        ({"prompt": "q", "completion": "a"}, {"q": "x", "a": None}, "no_messages", "no 'completion' in the row, or it is null"),
         ({}, {"messages": [SYSTEM, ASK], "system": "long"}, "system_twice", "system is 'long' beside messages"),
     ],
 )

@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from niels_gpt.errors import without_passwords
-from niels_gpt.messages import Conversation
 from niels_gpt.sources.files.inputs import (
-    Document,
     ReadProgress,
     Record,
     Rejected,
@@ -30,7 +28,6 @@ from niels_gpt.sources.files.inputs import (
     size_of,
 )
 from niels_gpt.sources.files.records import is_array, open_parquet, parquet_records, read_records
-from niels_gpt.sources.rows.preference_rows import Preference
 from niels_gpt.store.remote import AnyFile, address
 
 SLICE_BYTES = 16 << 20
@@ -68,7 +65,7 @@ class Sliceable(Protocol):
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         """The slices in order; a pure function of the data and the size."""
 
-    def read(self, part: Slice) -> Iterator[Conversation | Document | Preference | Rejected]:
+    def read(self, part: Slice) -> Iterator[Any]:
         """The rows of one slice, equal to those of `iterate`."""
 
     def resolved(self) -> Sliceable:

@@ -2,8 +2,9 @@
 
 ::
 
-    chat_shapes.py      the formats of conversations, and which of them a row has
-    provider_shapes.py  those of Anthropic, Gemini and Harmony
-    preference_rows.py  completions that are compared or judged
+    shapes.py           the table of shapes, one line each, and which of them a row has
+    chats.py            a row as a conversation
+    preference_rows.py  a row as completions that are compared or judged
+    provider_shapes.py  messages as Anthropic, Gemini and Harmony write them
     media_columns.py    columns of images beside the messages, which are refused
 """

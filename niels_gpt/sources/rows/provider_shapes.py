@@ -14,7 +14,7 @@ check, and marks for its cache. `is_error` of a tool result stays as a key of it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
@@ -290,10 +290,3 @@ def list_at(row: Row, key: str) -> list[Any]:
     if not isinstance(value, list):
         raise MessageError("messages_not_a_list", f"{key} is a {type(value).__name__}; expected a list of objects")
     return value
-
-
-SHAPES: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Row], list[Any]]]]] = {
-    "anthropic": (("messages",), anthropic),
-    "gemini": (("contents",), gemini),
-    "harmony": (("messages",), harmony),
-}
