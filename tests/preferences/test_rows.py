@@ -186,7 +186,7 @@ def test_a_label_and_a_score() -> None:
             "repeated_key",
             "chosen: message 0: tool_calls.0.function.arguments: an object has the key 'a' 2 times",
         ),
-        ({"prompt": "Hi", "answers": [{"rank": 1}, "b"]}, "ranked", "missing_column", "answers 0 has none of messages, answer"),
+        ({"prompt": "Hi", "answers": [{"rank": 1}, "b"]}, "ranked", "missing_column", "answers 0 has none of messages"),
     ],
 )
 def test_what_cannot_be_used(row: dict[str, Any], form: str, reason: str, said: str) -> None:

@@ -103,7 +103,7 @@ def test_a_default_system_message_is_for_rows_without_one() -> None:
         ({"messages": "a[1]"}, {"a": [[ASK]]}, "no_column", "it has no 1: found [[{'role'"),
         ({"messages": "a"}, {"a": "text"}, "messages_not_a_list", "messages is a str"),
         ({"messages": "a", "role": "who"}, {"a": [ASK]}, "missing_field", "message 0: role is to be at who"),
-        ({"prompt": "q", "completion": "a"}, {"q": "x", "a": None}, "no_messages", "no 'completion' in the row, or it is null"),
+        ({"prompt": "q", "completion": "a"}, {"q": "x", "a": None}, "no_messages", "no 'completion' in the row, or"),
         ({}, {"messages": [SYSTEM, ASK], "system": "long"}, "system_twice", "system is 'long' beside messages"),
     ],
 )

@@ -117,7 +117,7 @@ def as_conversation(
     if metadata:
         refuse_columns(metadata, tools)
         read = _STORED.union(*shape.scores)
-        notes.unread.update(f"row.{key}" for key, value in metadata.items() if value is not None and key not in read)
+        notes.unread.update({f"row.{key}": 1 for key, one in metadata.items() if one is not None and key not in read})
     return Conversation(messages, where, None, tools, _kwargs_of(row), metadata, notes.changes, notes.unread)
 
 
