@@ -42,7 +42,8 @@ from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, t
 from niels_gpt.sources.curation.filters import Filtered, RowCheck
 from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.sources.files.locations import pinned
-from niels_gpt.sources.mapping import RowFunction, RowMapping
+from niels_gpt.sources.functions import RowFunction
+from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.store.checksums import file_record
 from niels_gpt.store.files import json_bytes, read_file, write_atomic
 from niels_gpt.store.kinds import open_manifest, require_episodes, require_plain_episodes

@@ -39,7 +39,8 @@ from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.curation.duplicates import DuplicateOptions
 from niels_gpt.sources.curation.filters import ROLES, RowFilters
-from niels_gpt.sources.mapping import RowMapping, check_dotted_name
+from niels_gpt.sources.functions import check_dotted_name
+from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.sources.rejections import BadRowLimit
 from niels_gpt.sources.rows.shapes import DIALECTS
 
@@ -184,7 +185,7 @@ class SourceTable(Table):
     Or a `dataset` that is built already, whose episodes are used as they are.
 
     `columns`, `roles` and `default_system` are those of `sources.mapping.RowMapping`; `function` is the name of one of
-    a function of yours (`sources.mapping.RowFunction`), which runs only where the caller allows it.
+    a function of yours (`sources.functions.RowFunction`), which runs only where the caller allows it.
     """
 
     name: Annotated[str, AfterValidator(_source_name)]

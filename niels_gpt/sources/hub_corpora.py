@@ -1,14 +1,12 @@
 """Sources on the Hugging Face hub, and four of them: FineWeb-Edu, WikiText, Gutenberg (texts), dolly-15k (chats).
 
-They are streamed row by row, in one process.
-
-OpenAssistant, whose rows are trees of messages, is in `oasst1`; all are listed in `registry`.
+They are streamed row by row, in one process. OpenAssistant, whose rows are trees of messages, is in `oasst1`; all are
+listed in `registry`.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -67,18 +65,17 @@ class HubSource:
         """See `Source`: the fraction of the rows that the data set's card counts."""
         return self.dataset.count.fraction()
 
-
-class StoredRows(HubSource, ABC):
-    """A hub source in which every stored row is a row of the source."""
-
-    @abstractmethod
     def row(self, row: dict[str, Any], where: str) -> Any:
         """A row of the data set as a document or conversation, or `Rejected`."""
+        return text_of(row, where)
 
     def iterate(self, *, start: int = 0) -> Iterator[Any]:
         """The rows of `train`, from row `start` on."""
-        for number, row in enumerate(self.dataset.rows("train", start=start), start=start):
+        for number, row in enumerate(self._stored(start), start=start):
             yield self.row(row, f"{self.dataset} row {number}")
+
+    def _stored(self, start: int) -> Iterator[dict[str, Any]]:
+        return self.dataset.rows("train", start=start)
 
 
 def text_of(row: dict[str, Any], where: str) -> Document | Rejected:
@@ -92,6 +89,17 @@ def text_of(row: dict[str, Any], where: str) -> Document | Rejected:
         found = type(text).__name__
         return Rejected(where, "wrong_type", f"{where}: '{keys[0]}' is a {found}; expected a string")
     return Document(where, text)
+
+
+def chat_of(
+    turns: list[dict[str, Any]], where: str, metadata: dict[str, Any], group: str | None = None
+) -> Conversation | Rejected:
+    """Messages as a conversation."""
+    try:
+        read = read_conversation(turns)
+    except MessageError as error:
+        return Rejected(where, error.reason, f"{where}: {error}")
+    return Conversation(read.messages, where, group, metadata=metadata, changes=read.changes, unread=read.unread)
 
 
 @dataclass(frozen=True)
@@ -125,11 +133,8 @@ class FineWebEdu(HubSource, TextSource):
         shuffle = {"seed": self.seed, "buffer_size": self.shuffle_buffer, "datasets": version("datasets")}
         return {**super().config(progress), "shuffle": shuffle}
 
-    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
-        """The documents in shuffled order, from row `start` on."""
-        rows = self.dataset.rows("train", shuffle=(self.seed, self.shuffle_buffer), start=start)
-        for number, row in enumerate(rows, start=start):
-            yield text_of(row, f"{self.dataset} row {number}")
+    def _stored(self, start: int) -> Iterator[dict[str, Any]]:
+        return self.dataset.rows("train", shuffle=(self.seed, self.shuffle_buffer), start=start)
 
 
 WIKITEXT_SPLITS: Final = {"train": "train", "validation": "val"}
@@ -182,18 +187,14 @@ def articles(lines: Iterable[Document | Rejected], split: str) -> Iterator[Docum
 
 
 @dataclass(frozen=True)
-class Gutenberg(StoredRows, TextSource):
+class Gutenberg(HubSource, TextSource):
     """Books of Project Gutenberg, one document per book, in the stored order."""
 
     dataset: HubDataset = field(default_factory=lambda: HubDataset(GUTENBERG))
 
-    def row(self, row: dict[str, Any], where: str) -> Document | Rejected:
-        """A book."""
-        return text_of(row, where)
-
 
 @dataclass(frozen=True)
-class Dolly(StoredRows, ChatSource):
+class Dolly(HubSource, ChatSource):
     """Conversations of databricks-dolly-15k: one question, possibly with a context, and one answer."""
 
     dataset: HubDataset = field(default_factory=lambda: HubDataset(DOLLY))
@@ -211,9 +212,4 @@ class Dolly(StoredRows, ChatSource):
         if isinstance(row.get("context"), str) and row["context"].strip():
             question += f"\n\ncontext:\n{row['context']}"
         turns = [{"role": "user", "content": question}, {"role": "assistant", "content": row["response"]}]
-        try:
-            read = read_conversation(turns)
-        except MessageError as error:
-            return Rejected(where, error.reason, f"{where}: {error}")
-        metadata = {"category": row.get("category")}
-        return Conversation(read.messages, where, metadata=metadata, changes=read.changes, unread=read.unread)
+        return chat_of(turns, where, {"category": row.get("category")})

@@ -1,4 +1,4 @@
-"""What a row is read as, where its columns are not those of a known format: a mapping of its columns, or a function.
+"""How a user says what the columns of rows hold, where these are not those of a known shape.
 
 ::
 
@@ -8,46 +8,27 @@
     ->  {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}], ...}
 
 A mapping says which columns hold what, what roles are called, and a system message for rows without one. It only
-renames: what a value means is decided by the format (`rows.shapes`), as for any other row. For the rest, a user's own
-function makes the row of a chat format out of whatever a file holds::
-
-    # clean.py, beside the recipe
-    def chat(row):
-        if row["rating"] < 3:
-            return None                                      left out, counted under `function_left_out`
-        return {"messages": [...], "tools": row["tools"]}    read as any other row
-
-A recipe names it as `function = "clean.chat"`. Recipes travel between people, so its code runs only where the caller
-allows it (`--allow-code`).
+renames: what a value means is decided by the shape (`rows.shapes`), as for any other row.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
-from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
+from niels_gpt.errors import MessageError, UsageError, did_you_mean, shown
 from niels_gpt.messages import Message
-from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.functions import RowFunction
 
 COLUMNS: Final = ("messages", "role", "content", "prompt", "completion", "system", "tools")
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-# A name, a number in brackets, or the dot between two steps.
-_STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]|\.")
+_PATH: Final = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
+_STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 Row = Mapping[str, Any]
 Pairs = tuple[tuple[str, str], ...]
-
-DOTTED_NAME: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,11 +67,12 @@ class RowMapping:
         names = dict(self.columns)
         for name, path in self.columns:
             if name not in COLUMNS:
+                known = ", ".join(COLUMNS)
+                raise UsageError(f"no column {name!r}; expected one of {known}{did_you_mean(name, COLUMNS)}")
+            if not _PATH.fullmatch(path):
                 raise UsageError(
-                    f"no column {name!r}; expected one of {', '.join(COLUMNS)}{did_you_mean(name, COLUMNS)}"
+                    f"{path!r} is no path of a column; expected names and numbers such as data.turns or a[0].text"
                 )
-            # Raises for a path that cannot be read.
-            _steps(path)
         for theirs, ours in self.roles:
             if ours not in ROLES:
                 meant = did_you_mean(ours, ROLES)
@@ -103,11 +85,11 @@ class RowMapping:
 
     def __bool__(self) -> bool:
         """Whether the mapping changes anything."""
-        return self != RowMapping()
+        return bool(self.columns or self.roles or self.default_system is not None or self.function)
 
     @property
     def dialect(self) -> str | None:
-        """The format that the columns imply; `None` where they leave it open."""
+        """The shape that the columns imply; `None` where they leave it open."""
         names = dict(self.columns)
         if "prompt" in names:
             return "prompt_completion"
@@ -124,26 +106,22 @@ class RowMapping:
         return {"mapping": {name: value for name, value in found.items() if value != {}}} if self else {}
 
     def renamed(self, row: Row) -> dict[str, Any]:
-        """The row with its columns under the names that the formats know.
+        """The row with its columns under the names that the shapes know.
 
         Raises:
             MessageError: a path leads nowhere (`no_column`), or a message lacks its field (`missing_field`).
         """
         columns = dict(self.columns)
-        if not columns:
-            return dict(row)
-        of_row = {name: path for name, path in columns.items() if name not in ("role", "content")}
+        role, content = columns.pop("role", "role"), columns.pop("content", "content")
         found = dict(row)
         # A column that was renamed must not stay in the row under its old name, or it would become metadata too.
-        for path in of_row.values():
-            found = _without(found, [path] if path in row else _steps(path))
-        found |= {name: value_at(row, name, path) for name, path in of_row.items()}
-        if "role" in columns or "content" in columns:
-            turns = found.get("messages", row.get("messages"))
-            role, content = columns.get("role", "role"), columns.get("content", "content")
-            if isinstance(turns, list):  # anything else is refused where messages are read, with its type
-                turns = [_turn(turn, index, role, content) for index, turn in enumerate(turns)]
-            found["messages"] = turns
+        for path in columns.values():
+            found = _without(found, _steps(path, row))
+        found |= {name: _value_at(row, name, path) for name, path in columns.items()}
+        # What is no list is refused where messages are read, with its type.
+        if (role, content) != ("role", "content") and isinstance(found.get("messages"), list):
+            turns = enumerate(found["messages"])
+            found["messages"] = [_turn(turn, f"message {index}: ", role, content) for index, turn in turns]
         return found
 
     def with_system(self, messages: list[Message]) -> list[Message]:
@@ -157,52 +135,35 @@ class RowMapping:
 NO_MAPPING: Final = RowMapping()
 
 
-def _turn(turn: Any, index: int, role: str, content: str) -> Any:
+def _turn(turn: Any, where: str, role: str, content: str) -> Any:
     if not isinstance(turn, Mapping):
         return turn
-    values = {}
-    for name, path in (("role", role), ("content", content)):
-        try:
-            values[name] = value_at(turn, name, path)
-        except MessageError as error:
-            raise MessageError("missing_field", f"message {index}: {error}") from error
+    try:
+        values = {name: _value_at(turn, name, path) for name, path in (("role", role), ("content", content))}
+    except MessageError as error:
+        raise MessageError("missing_field", f"{where}{error}") from error
     # All other fields of the message stay, such as its tool calls.
-    used = {_steps(path)[0] for path in (role, content)}
+    used = {_steps(path, turn)[0] for path in (role, content)}
     return values | {key: value for key, value in turn.items() if key not in used and key not in values}
 
 
-def _steps(path: str) -> list[str | int]:
-    """`choices[0].message` -> ["choices", 0, "message"].
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    steps: list[str | int] = []
-    at = 0
-    while at < len(path):
-        step = _STEP.match(path, at)
-        if step is None:
-            break
-        at = step.end()
-        if step[0] != ".":
-            steps.append(step[1] if step[1] is not None else int(step[2]))
-    # The expression skips dots wherever they are, so two in a row and those at the ends are refused here.
-    if at < len(path) or not steps or isinstance(steps[0], int) or ".." in path or path.strip(".") != path:
-        raise UsageError(f"{path!r} is no path of a column; expected names and numbers such as data.turns or a[0].text")
-    return steps
+def _steps(path: str, row: Row) -> list[str | int]:
+    """`choices[0].message` -> ["choices", 0, "message"]; a column whose own name has dots is one step."""
+    return [path] if path in row else [int(at) if at else name for name, at in _STEP.findall(path)]
 
 
-def value_at(row: Row, name: str, path: str) -> Any:
+def _value_at(row: Row, name: str, path: str) -> Any:
     """The value at a path.
 
     Raises:
         MessageError: there is nothing (`no_column`); the message says how far the path leads.
     """
-    if path in row:  # a column whose own name has dots
-        return row[path]
     value: Any = row
-    for number, step in enumerate(_steps(path)):
-        if not _has(value, step):
+    for number, step in enumerate(_steps(path, row)):
+        is_there = isinstance(value, Mapping) and step in value
+        if isinstance(step, int):
+            is_there = isinstance(value, list) and step < len(value)
+        if not is_there:
             found = ", ".join(map(repr, value)) if isinstance(value, Mapping) else shown(value)
             before = "the row" if number == 0 else "it"
             raise MessageError("no_column", f"{name} is to be at {path}, but {before} has no {step!r}: found {found}")
@@ -210,20 +171,12 @@ def value_at(row: Row, name: str, path: str) -> Any:
     return value
 
 
-def _without(row: Mapping[str, Any], steps: Sequence[str | int]) -> dict[str, Any]:
+def _without(row: Row, steps: Sequence[str | int]) -> dict[str, Any]:
     """The row without what is at a path, and without objects that held nothing else; what is in a list goes with it."""
     first, *later = steps
-    rest = {key: value for key, value in row.items() if key != first}
-    inner = row.get(first) if isinstance(first, str) else None
-    if later and isinstance(first, str) and isinstance(inner, Mapping) and (remaining := _without(inner, later)):
-        rest[first] = remaining
-    return rest
-
-
-def _has(value: Any, step: str | int) -> bool:
-    if isinstance(value, list):
-        return isinstance(step, int) and step < len(value)
-    return isinstance(value, Mapping) and isinstance(step, str) and step in value
+    inner = row.get(str(first))
+    remaining = _without(inner, later) if later and isinstance(later[0], str) and isinstance(inner, Mapping) else {}
+    return {key: remaining if key == first else value for key, value in row.items() if key != first or remaining}
 
 
 def pairs_of(flag: str, texts: list[str] | None, expected: str) -> dict[str, str]:
@@ -242,124 +195,3 @@ def pairs_of(flag: str, texts: list[str] | None, expected: str) -> dict[str, str
                 raise UsageError(f"{flag} names {name!r} twice; expected it once")
             found[name] = value
     return found
-
-
-def check_dotted_name(name: str) -> str:
-    """Return `module.function`, or raise `UsageError` if it is none."""
-    if not DOTTED_NAME.fullmatch(name):
-        raise UsageError(f"function is {shown(name)}; expected a dotted name such as clean.chat, for clean.py")
-    return name
-
-
-@dataclass(frozen=True)
-class RowFunction:
-    """A function of a user, by its name. It pickles: each process loads it for itself.
-
-    Attributes:
-        name: `module.function`.
-        folder: the directory in which the module is searched first, before installed modules.
-        sha256: of the module's file. It identifies the build; other modules that it imports do not.
-    """
-
-    name: str
-    folder: str
-    sha256: str
-
-    @classmethod
-    def load(cls, name: str, folder: Path) -> RowFunction:
-        """The function of this name. Runs the module's code.
-
-        Raises:
-            UsageError: no such module or function, or the module raises an error.
-        """
-        file = module_file(check_dotted_name(name), folder)
-        found = cls(name, str(folder), hashlib.sha256(file.read_bytes()).hexdigest())
-        # Loaded here although it is used later, so that an error in it is raised before the build begins.
-        _ = found._function
-        return found
-
-    def describe(self) -> dict[str, Any]:
-        """The function as a source's `config` records it."""
-        return {"name": self.name, "sha256": self.sha256}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the function: a module that is loaded from a file has no name under which it could be imported."""
-        return {"name": self.name, "folder": self.folder, "sha256": self.sha256}
-
-    @cached_property
-    def _function(self) -> Callable[[Any], Any]:
-        module = _module(self.name.rpartition(".")[0], Path(self.folder))
-        function = getattr(module, self.name.rpartition(".")[2], None)
-        if not callable(function):
-            raise UsageError(f"function {self.name}: {module.__file__} has no function of this name")
-        return function  # type: ignore[no-any-return]
-
-    def applied(self, records: Iterable[Record | Rejected]) -> Iterator[Record | Rejected]:
-        """The records with the rows that the function returns; `Rejected` where it returns `None` or fails."""
-        for record in records:
-            yield record if isinstance(record, Rejected) else self._applied(record)
-
-    def _applied(self, record: Record) -> Record | Rejected:
-        where = record.where
-        try:
-            row = self._function(record.value)
-        except Exception as error:  # whatever a user's code may raise, it is this row that cannot be used
-            detail = f"{where}: {self.name} raised {type(error).__name__}: {shown(str(error), 200)}"
-            return Rejected(where, "function_raised", detail)
-        if row is None:
-            return Rejected(where, "function_left_out", f"{where}: {self.name} returned None", expected=True)
-        if not isinstance(row, Mapping):
-            what = f"{self.name} returned a {type(row).__name__}; expected a dict, or None to leave the row out"
-            return Rejected(where, "function_returned", f"{where}: {what}")
-        # Values that the function passes on still have the nulls that Arrow added.
-        return Record(where, dict(row), arrow=record.arrow)
-
-
-def module_file(name: str, folder: Path) -> Path:
-    """The file of the module of `module.function`. To find one in an installed package, the package is imported.
-
-    Raises:
-        UsageError: there is none.
-    """
-    module = name.rpartition(".")[0]
-    local = folder.joinpath(*module.split(".")).with_suffix(".py")
-    if local.is_file():
-        return local
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # a package of a dotted name is missing, or has no specification
-        spec = None
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        raise UsageError(f"function {name}: no module {module}; expected {local}, or an installed module")
-    return Path(spec.origin)
-
-
-def _module(module: str, folder: Path) -> ModuleType:
-    local = folder.joinpath(*module.split(".")).with_suffix(".py")
-    sys.path.insert(0, str(folder))  # the module may import its neighbours
-    try:
-        if not local.is_file():
-            return importlib.import_module(module)
-        return _from_file(local)
-    except Exception as error:  # a module may raise anything when it is imported
-        raise UsageError(f"function of {local}: its module raised {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(folder))  # the first of its entries, which is the one that was inserted
-
-
-def _from_file(file: Path) -> ModuleType:
-    # Two recipes may have a clean.py each, so the module gets a name of its own.
-    name = f"niels_gpt_recipe_{hashlib.sha256(str(file).encode() + file.read_bytes()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{file}: not a Python module")
-    # Registered before it runs: dataclasses look their module up by its name while they are defined.
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:  # a module that is half executed must not be found by the next caller
-        del sys.modules[name]
-        raise
-    return module

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Self
 
-from niels_gpt.errors import MessageError
-from niels_gpt.messages import Conversation, read_conversation
+from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_MESSAGES
 from niels_gpt.sources.base import ChatSource, SourceOptions
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import Rejected
-from niels_gpt.sources.hub_corpora import HubSource
+from niels_gpt.sources.hub_corpora import HubSource, chat_of
 
 REPO = "OpenAssistant/oasst1"
 ROLES = {"prompter": "user", "assistant": "assistant"}
@@ -150,13 +149,10 @@ def _thread(
         return Rejected(where, "unknown_role", f"{where}: role {unknown[0]!r}; expected prompter or assistant")
     if not any(message["role"] == "assistant" for message in used):
         return _left_out(where, "no_assistant", "it has no answer")
-    try:
-        read = read_conversation([{"role": ROLES[message["role"]], "content": message["text"]} for message in used])
-    except MessageError as error:
-        return Rejected(where, error.reason, f"{where}: {error}")
     tree = path[0]["message_tree_id"]
     metadata = {"tree_id": tree, "message_ids": [message["message_id"] for message in used], "lang": path[0]["lang"]}
-    return Conversation(read.messages, where, tree, metadata=metadata, changes=read.changes, unread=read.unread)
+    turns = [{"role": ROLES[message["role"]], "content": message["text"]} for message in used]
+    return chat_of(turns, where, metadata, tree)
 
 
 def _left_out(where: str, reason: str, why: str) -> Rejected:
