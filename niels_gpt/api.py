@@ -17,7 +17,7 @@ from niels_gpt.extras import with_extras_named
 from niels_gpt.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from niels_gpt.builds.sample_encoder import Samples
+    from niels_gpt.builds.renderer_encoder import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
     from niels_gpt.doctor.serving.check import ServingReport

@@ -107,7 +107,6 @@ SEED: Final = Range("seed", 0, (1 << 63) - 1)
 THREADS: Final = Range("num_threads", 1, 1024)
 WORKERS: Final = Range("workers", 1, 4096)
 UNIT_BYTES: Final = Range("slice_bytes", 1, LARGE)
-UNIT_TIMEOUT: Final = Range("timeout", 0.001, 1e9)
 
 VAL_FRAC: Final = Range("val_frac", 0.0, 0.999999)  # below 1, which would leave nothing to train on
 MAX_TRAIN_TOKENS: Final = Range("max_train_tokens", 0, LARGE)

@@ -15,8 +15,7 @@
     conversation_encoders.py    the encoder for what a caller has: `as_encoder`
     encoder_protocol.py         what an encoder is, and its batches
     sentinel_encoder.py         our own sentinels
-    renderer_encoder.py         a renderer
-    sample_encoder.py           a renderer that makes several samples of a conversation
+    renderer_encoder.py         a renderer, with one sample of a conversation or several
     documents.py              texts: encoder, task, token budgets
     splits.py                 train or val, by group; the shuffle buffer
     images.py                 images of conversations: found, hashed, placed; cutting beside them

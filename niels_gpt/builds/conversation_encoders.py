@@ -7,8 +7,7 @@ from typing import Any, get_args
 
 from niels_gpt.builds.encoder_protocol import CacheTokenizer, ConversationEncoder
 from niels_gpt.builds.images import ImageFolder
-from niels_gpt.builds.renderer_encoder import KnownRenderer, RendererEncoder, RenderingPolicy
-from niels_gpt.builds.sample_encoder import SampleEncoder, Samples
+from niels_gpt.builds.renderer_encoder import KnownRenderer, RendererEncoder, RenderingPolicy, Samples
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.loss import LossOn, Preset
@@ -65,9 +64,7 @@ def as_encoder(
             f"{type(encoder).__name__} does not turn conversations into ids; expected a renderer (render(messages)), "
             "or a tokenizer with encode(), special_token_ids() and vocab_size"
         )
-    if samples == "per-conversation":
-        return RendererEncoder(encoder, on=on, policy=policy, images=folder, **known)
-    return SampleEncoder(encoder, on=on, policy=policy, samples=samples, **known)
+    return RendererEncoder(encoder, on=on, policy=policy, images=folder, samples=samples, **known)
 
 
 def check_samples(samples: str) -> None:

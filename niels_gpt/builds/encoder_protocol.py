@@ -1,7 +1,7 @@
 """The protocol of encoders of conversations, and the batches that they make.
 
-`SentinelEncoder`, `RendererEncoder` and `SampleEncoder` follow it. They encode rows in batches and hand unusable ones
-to `Rejections` in the order of the rows.
+`SentinelEncoder` and `RendererEncoder` follow it. They encode rows in batches and hand unusable ones to `Rejections` in
+the order of the rows.
 """
 
 from __future__ import annotations

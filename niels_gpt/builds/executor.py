@@ -22,14 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from niels_gpt import ranges
 from niels_gpt.builds import units
 from niels_gpt.builds.pool import built_in_order
 from niels_gpt.builds.tasks import Chunk, ReadsFiles, Task
 from niels_gpt.builds.units import Unit, UnitTask, build_unit
 from niels_gpt.errors import DataError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.ranges import UNIT_BYTES
+from niels_gpt.ranges import UNIT_BYTES, WORKERS
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import SLICE_BYTES, Sliceable
 from niels_gpt.sources.rejections import Rejections
@@ -53,20 +52,16 @@ class LocalRunner:
     """Builds units in this process, or in several worker processes.
 
     Attributes:
-        workers: number of processes; 1 means this one, unless there is a timeout.
-        timeout: seconds after which a worker counts as hung at a unit; `None` waits for ever. A process cannot watch
-            itself, so with a timeout a single worker is a process of its own too.
+        workers: number of processes; 1 means this one.
 
     Raises:
-        UsageError: a number of workers or a timeout out of range.
+        UsageError: a number of workers out of range.
     """
 
     workers: int = 1
-    timeout: float | None = None
 
     def __post_init__(self) -> None:
-        ranges.WORKERS.check(self.workers)
-        ranges.UNIT_TIMEOUT.check(self.timeout)
+        WORKERS.check(self.workers)
 
     def run(
         self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask], progress: Progress = SILENT
@@ -75,10 +70,10 @@ class LocalRunner:
 
         Raises:
             UsageError: the task or the source does not pickle.
-            EngineError: the workers of a unit died or took too long, three times.
+            EngineError: the workers of a unit died, three times.
         """
-        if self.workers > 1 or self.timeout is not None:
-            yield from built_in_order(pickled_job(task, source), unit_tasks, self.workers, self.timeout)
+        if self.workers > 1:
+            yield from built_in_order(pickled_job(task, source), unit_tasks, self.workers)
             return
         before = 0.0
 

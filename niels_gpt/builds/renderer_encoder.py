@@ -1,10 +1,11 @@
-"""Conversations to ids and loss weights by a renderer: one sample a conversation."""
+"""Conversations to ids and loss weights by a renderer: one sample of each, or one for each turn of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,9 @@ from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.images.loading import refuse_images
+from niels_gpt.renderers.kinds import kinds_of
 from niels_gpt.renderers.loss import LossOn, check_full
-from niels_gpt.renderers.masks import batch_weights, trained_turns
+from niels_gpt.renderers.masks import TokenFacts, batch_weights, samples_of, trained_turns
 from niels_gpt.renderers.notes import (
     NO_NOTES,
     Notes,
@@ -27,20 +29,28 @@ from niels_gpt.renderers.notes import (
     check_on_unwritten,
     check_written,
     decided,
+    lost_in_all,
 )
-from niels_gpt.renderers.protocol import Renders, listing, stops_of, with_kwargs
+from niels_gpt.renderers.protocol import Renders, as_produced, listing, stops_of, with_kwargs
 from niels_gpt.renderers.round_trip import RoundTrip, round_trips
 from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.store.schema import PlacedImage
 
-NO_IMAGES = (
+# What becomes of a conversation with several answers:
+#   per-conversation  one sample, as the conversation is rendered now; reasoning that the format drops is lost
+#   per-turn          a sample for each trained turn, which ends with it and trains it alone
+#   auto              as few samples as train every turn on the ids with which it was produced
+Samples = Literal["per-conversation", "per-turn", "auto"]
+
+# With several samples, and with one.
+NO_IMAGES: Final = (
+    "only --samples per-conversation takes images; build these rows into another dataset, or drop the row",
     "name the folder of the images, which episodes alone take (niels-gpt episodes build --images, ng.build(images=)), "
     "with a renderer that has a processor; or drop the row. "
-    "Without their names in the dataset, a model trained on it would see only placeholders"
+    "Without their names in the dataset, a model trained on it would see only placeholders",
 )
-
 
 # Counts of `prove`, see `CHANGE_MESSAGES` of `builds.changes`.
 PROVEN: Final = "round_trip_proven"
@@ -106,21 +116,19 @@ class Rendering(NamedTuple):
     Attributes:
         attributed: attribution and notes of each of its renderings: the whole, and for several samples its parts.
         unwritten: the texts that are in none of them; by_format: those that the format drops by design.
-        samples: its training samples; the error of a wrong weight.
+        samples: its training samples.
         proofs: what comes back of each of its renderings, where they are to be proven.
+        error: that of a wrong weight.
     """
 
     chat: Conversation
     attributed: Sequence[tuple[str, Notes]]
     unwritten: Sequence[Unwritten]
     by_format: Sequence[Unwritten]
-    samples: Sequence[Sample] | MessageError
+    samples: Sequence[Sample]
     proofs: Sequence[RoundTrip] = ()
     images: Sequence[PlacedImage] = ()
-
-
-# A conversation that is used, its samples, and the codes of what is counted of it, for `Rejections.changed`.
-_Encoded = tuple[Rendering, Sequence[Sample], Sequence[str]]
+    error: MessageError | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,7 @@ class RendererEncoder:
         on: which tokens are trained; default the sampled ones. A message's `train` and `weight` apply on top.
         policy: whether conversations are used whose rendering is incomplete.
         images: the folder of the images in conversations; `None`: conversations with images are rejected.
+        samples: how many samples a conversation makes; those of one conversation follow each other.
     """
 
     renderer: Renders
@@ -140,6 +149,7 @@ class RendererEncoder:
     on: LossOn = field(default_factory=LossOn)
     policy: RenderingPolicy = field(default_factory=RenderingPolicy)
     images: ImageFolder | None = None
+    samples: Samples = "per-conversation"
 
     def __post_init__(self) -> None:
         # The policy decides and counts, so the renderer must not refuse before.
@@ -163,6 +173,8 @@ class RendererEncoder:
         options |= {name: value for name, value in asdict(self.policy).items() if value != defaults[name]}
         if self.images is not None:
             options["image_processor"] = self.images.describe()
+        if self.samples != "per-conversation":
+            options["samples"] = self.samples
         # So that a loader knows an id to pad with.
         stops = stops_of(self.renderer)
         special = {"special_token_ids": {"eot": stops[0]}} if stops else {}
@@ -174,16 +186,17 @@ class RendererEncoder:
         parsed = (_conversation(number, row) for number, row in enumerate(rows))
         for batch in batches(parsed, self._size):
             encoded = list(rejections.accepted(self._encoded(batch)))
-            rejections.changed.update(code for _, _, codes in encoded for code in codes)
+            for one in encoded:
+                rejections.changed.update(_codes(one))
             joined = self._joined(encoded)
             if without_stop := self._without_trained_stop(joined):
                 rejections.changed[NO_TRAINED_STOP] += without_stop
             yield joined
 
-    def _encoded(self, batch: Sequence[Conversation | Rejected]) -> Iterator[_Encoded | Rejected]:
+    def _encoded(self, batch: Sequence[Conversation | Rejected]) -> Iterator[Rendering | Rejected]:
         chats = [row for row in batch if isinstance(row, Conversation)]
         try:
-            rendered = iter(self._render_many(chats))
+            rendered = iter(self._render(chats))
         except MessageError:  # one cannot be rendered, which shows below
             rendered = iter(())
         for row in batch:
@@ -191,33 +204,33 @@ class RendererEncoder:
                 yield row
                 continue
             try:
-                yield self._checked(next(rendered, None) or self._render(row))
+                yield self._checked(next(rendered, None) or self._render([row])[0])
             except MessageError as error:
                 left_out = error.reason == NOTHING_TRAINED and is_untrained(row.messages)
                 yield Rejected(row.where, error.reason, f"{row.where}: {error}", expected=left_out)
 
-    def _checked(self, one: Rendering) -> _Encoded:
-        """The samples of a conversation and what is counted of it; `MessageError` where it is not used."""
+    def _checked(self, one: Rendering) -> Rendering:
+        """The same; `MessageError` where it is not used."""
         for attribution, _ in one.attributed:
             check_full(attribution, allow_partial=self.policy.allow_partial)
         check_written(one.unwritten, self.policy.on_unwritten or "content")
         for proof in one.proofs:
             if not proof.proven:
                 raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
-        if isinstance(one.samples, MessageError):
-            raise one.samples
+        if one.error is not None:
+            raise one.error
         if not any(weights.any() for _, weights in one.samples):
             raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
-        return one, one.samples, [*changes_of(one), *codes_of_proofs(one)]
+        return one
 
-    def _joined(self, encoded: Sequence[_Encoded]) -> EncodedBatch:
+    def _joined(self, encoded: Sequence[Rendering]) -> EncodedBatch:
         chats: list[Conversation] = []
-        for one, of_chat, _ in encoded:
+        for one in encoded:
             chat = one.chat
-            if len(of_chat) > 1 and chat.group is None:  # all samples of a conversation go to the same split
+            if len(one.samples) > 1 and chat.group is None:  # all samples of a conversation go to the same split
                 chat = replace(chat, group=chat.where)
-            chats += [chat] * len(of_chat)
-        samples = [sample for _, of_chat, _ in encoded for sample in of_chat]
+            chats += [chat] * len(one.samples)
+        samples = [sample for one in encoded for sample in one.samples]
         ids = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _ in samples)])
         check_ids(ids, self.vocab_size)
         return EncodedBatch(
@@ -225,7 +238,7 @@ class RendererEncoder:
             ids,
             np.array([len(ids) for ids, _ in samples], dtype=np.int64),
             np.concatenate([np.zeros(0, np.float32), *(weights for _, weights in samples)]),
-            images=None if self.images is None else [one.images for one, _, _ in encoded],
+            images=None if self.images is None else [one.images for one in encoded],
         )
 
     def _without_trained_stop(self, batch: EncodedBatch) -> int:
@@ -249,110 +262,161 @@ class RendererEncoder:
         return sum(bool(trained_turns(chat.messages, self.on)) for chat in chats.values())
 
     def _size(self, row: Conversation | Rejected) -> int:
-        """How many characters are rendered for a row."""
-        return characters(row.messages, row.tools) if isinstance(row, Conversation) else 0
-
-    def _render_many(self, chats: Sequence[Conversation]) -> Sequence[Rendering]:
-        """All conversations, rendered in one call; none where that is not possible.
-
-        Raises:
-            MessageError: one of them cannot be rendered.
-        """
-        # Files of images are looked up row by row, since each of them may be missing.
-        if self.images is not None and any(has_images(chat.messages) for chat in chats):
-            return ()
-        batch = rendered_batch(self.renderer, chats, [chat.messages for chat in chats])
-        if batch is None or batch.media:  # images, and no folder for them: `_render` says which row has them
-            return ()
-        weights = batch_weights(batch, self.on, allow_partial=True)  # the policy decides
-        proofs = self.proofs(chats, batch)
-        renderings, start = [], 0
-        for number, (chat, length) in enumerate(zip(chats, batch.lengths.tolist(), strict=True)):
-            notes, tokens = batch.notes[number] if batch.notes else NO_NOTES, slice(start, start + length)
-            samples, said = [(batch.ids[tokens], weights[tokens])], ((batch.attribution[number], notes),)
-            own = proofs[number : number + 1]
-            renderings.append(Rendering(chat, said, notes.unwritten, notes.by_format, samples, own))
-            start += length
-        return renderings
-
-    def _render(self, chat: Conversation) -> Rendering:
-        """One conversation, with its images.
-
-        Raises:
-            MessageError: it cannot be rendered, or an image cannot be used.
-        """
-        messages: Sequence[Message] = chat.messages
-        if self.images is None:
-            refuse_images(messages, "image_in_dataset", NO_IMAGES)
-            files: list[ImageFile] = []
-        else:
-            messages, files = self.images.located(messages)
-        rendered = render_one(self.renderer, chat, messages)
-        media = getattr(rendered, "multi_modal_data", None)
-        images = [] if self.images is None else self.images.placed(files, media)
-
-        said, proofs = attributed(rendered), self.proofs_of(chat, [rendered], [0])
-        samples = self._samples(rendered, chat.messages, images)
-        return Rendering(chat, [said], said[1].unwritten, said[1].by_format, samples, proofs, images)
-
-    def _samples(
-        self, rendered: Any, messages: Sequence[Message], images: Sequence[PlacedImage]
-    ) -> list[Sample] | MessageError:
+        """How many characters are rendered for a row: of several samples, the messages up to each trained turn too."""
+        if not isinstance(row, Conversation):
+            return 0
+        whole = characters(row.messages, row.tools)
+        if self.samples == "per-conversation":
+            return whole
         try:
-            weights = self._weights(rendered, messages)
-        except MessageError as error:
-            return error
+            turns = trained_turns(row.messages, self.on)
+        except MessageError:  # a wrong weight, which is found where weights are taken
+            return whole
+        return whole + sum(characters(row.messages[: turn + 1], row.tools) for turn in turns)
+
+    def _render(self, chats: Sequence[Conversation]) -> Sequence[Rendering]:
+        """Conversations, rendered in one call; none where several of them cannot be.
+
+        Raises:
+            MessageError: one of them cannot be rendered, or an image cannot be used.
+        """
+        messages: list[Sequence[Message]] = [chat.messages for chat in chats]
+        files: list[ImageFile] = []
+        if len(chats) != 1:
+            # Files of images are looked up row by row, since each of them may be missing.
+            alone = self.images is not None and any(map(has_images, messages))
+            if alone or not chats or not isinstance(self.renderer, BatchRenderer):
+                return ()
+        elif self.images is None:
+            refuse_images(messages[0], "image_in_dataset", NO_IMAGES[self.samples == "per-conversation"])
+        else:
+            messages[0], files = self.images.located(messages[0])
+        whole = self._batch(self.renderer, chats, messages, alone=len(chats) == 1)
+        if len(chats) > 1 and whole.media:  # images, and no folder for them: alone it shows which row has them
+            return ()
+        if self.samples != "per-conversation":
+            return self._samples_of(chats, whole)
+        images = [] if self.images is None else self.images.placed(files, whole.media[0] if whole.media else None)
+        weights, error = np.zeros(len(whole.ids), np.float32), None
+        try:
+            weights = batch_weights(whole, self.on, allow_partial=True)  # the policy decides
+        except MessageError as wrong:
+            if len(chats) > 1:
+                raise
+            error = MessageError(wrong.reason, str(wrong).removeprefix("conversation 0: "))
         for image in images:  # no model says placeholders, whatever else is trained
             weights[image.start : image.start + image.tokens] = 0
-        return [(np.asarray(rendered.token_ids, dtype=np.int64), weights)]
+        proofs, edges, renderings = self._proofs(chats, whole), whole.edges.tolist(), []
+        for number, (chat, said) in enumerate(zip(chats, _attributed(whole), strict=True)):
+            tokens, notes = slice(edges[number], edges[number + 1]), said[1]
+            samples, own = [(whole.ids[tokens], weights[tokens])], proofs[number : number + 1]
+            renderings.append(Rendering(chat, (said,), notes.unwritten, notes.by_format, samples, own, images, error))
+        return renderings
 
-    def _weights(self, rendered: Any, messages: Sequence[Message]) -> npt.NDArray[np.float32]:
-        indices, sampled, content = rendered.message_indices, rendered.sampled_mask, rendered.is_content
-        if not len(sampled) == len(indices) == len(content) == len(rendered.token_ids):
-            raise UsageError(
-                f"{type(self.renderer).__name__}: {len(rendered.token_ids)} ids, {len(sampled)} sampled flags, "
-                f"{len(content)} content flags and {len(indices)} message indices; expected one of each per token"
+    def _samples_of(self, chats: Sequence[Conversation], whole: RenderedBatch) -> Sequence[Rendering]:
+        """The samples of each conversation. Formats that drop reasoning from history render a turn differently later::
+
+            conversation   U1 A1 U2 A2          (A: with reasoning, a: without, as history has it)
+            auto           U1 A1                trains A1
+                           U1 a1 U2 A2          trains A2; a1 is context
+            per-turn       the same here; where history is not rewritten, still a sample for each turn
+
+        A turn is rendered with the messages before it, so a conversation of n turns is rendered n + 1 times.
+        """
+        turns = [trained_turns(chat.messages, self.on) for chat in chats]
+        # Chats of the turns 1 3 and 1: three parts, (chat 0, 1) (chat 0, 3) (chat 1, 1).
+        parts = [(chat, turn) for chat, of_chat in zip(chats, turns, strict=True) for turn in of_chat]
+        of_parts, ends = [chat for chat, _ in parts], [chat.messages[: turn + 1] for chat, turn in parts]
+        produced = self._batch(as_produced(self.renderer), of_parts, ends, alone=len(chats) == 1)
+        # Of what a turn was produced with, the turn alone is proven: the messages before it are those of the whole.
+        proofs = self._proofs(chats, whole), iter(self._proofs(of_parts, produced, [turn for _, turn in parts]))
+        # One iterator over all of `produced`, of which each conversation takes as many as it has turns.
+        each = zip(_facts(produced), _attributed(produced), strict=True)
+        renderings = []
+        wholes = zip(_facts(whole), _attributed(whole), strict=True)
+        for number, (chat, of_chat, (facts, said)) in enumerate(zip(chats, turns, wholes, strict=True)):
+            of_turns = dict(zip(of_chat, islice(each, len(of_chat)), strict=True))
+            notes = {turn: of_turn[1][1] for turn, of_turn in of_turns.items()}
+            samples = samples_of(
+                facts,
+                {turn: of_turn[0] for turn, of_turn in of_turns.items()},
+                chat.messages,
+                self.on,
+                per_turn=self.samples == "per-turn",
             )
-        return self.on.weights_of(rendered, messages, stops_of(self.renderer))
+            renderings.append(
+                Rendering(
+                    chat,
+                    [said, *(of_turn[1] for of_turn in of_turns.values())],
+                    lost_in_all(said[1].unwritten, {turn: one.unwritten for turn, one in notes.items()}),
+                    lost_in_all(said[1].by_format, {turn: one.by_format for turn, one in notes.items()}),
+                    samples,
+                    [*proofs[0][number : number + 1], *islice(proofs[1], len(of_chat))],
+                )
+            )
+        return renderings
 
-    def proofs(
+    def _batch(
+        self,
+        renderer: Any,
+        chats: Sequence[Conversation],
+        messages: Sequence[Sequence[Message]],
+        *,
+        alone: bool,
+    ) -> RenderedBatch:
+        """These messages of these conversations, with their tools and options; those of one conversation `alone`.
+
+        Raises:
+            MessageError: one of them cannot be rendered; its text names no conversation if it is `alone`.
+        """
+        if not alone:
+            given = [chat.chat_template_kwargs for chat in chats]
+            options = {"chat_template_kwargs": given} if any(given) else {}  # renderers of other packages take none
+            batch: RenderedBatch = renderer.render_many(messages, tools=[chat.tools for chat in chats], **options)
+            return batch
+        rendered = [render_one(renderer, *both) for both in zip(chats, messages, strict=True)]
+        return self._as_batch(rendered, messages)
+
+    def _as_batch(self, rendered: Sequence[Any], messages: Sequence[Sequence[Message]]) -> RenderedBatch:
+        """Renderings of this package or of another, which may lack kinds, attribution and notes."""
+        stops, facts = stops_of(self.renderer), [np.zeros(0, np.int64)]
+        for one in rendered:
+            indices, sampled, content = one.message_indices, one.sampled_mask, one.is_content
+            if not len(sampled) == len(indices) == len(content) == len(one.token_ids):
+                raise UsageError(
+                    f"{type(self.renderer).__name__}: {len(one.token_ids)} ids, {len(sampled)} sampled flags, "
+                    f"{len(content)} content flags and {len(indices)} message indices; expected one of each per token"
+                )
+            self.on.check_kinds(one)
+            facts.append(np.fromiter(indices, np.int64, len(indices)) << 4 | kinds_of(one, stops))
+        lengths = np.array([len(one.token_ids) for one in rendered], np.int64)
+        ids = np.concatenate([np.zeros(0, np.int64), *(np.asarray(one.token_ids, np.int64) for one in rendered)])
+        return RenderedBatch(
+            ids.astype(np.int32),
+            lengths,
+            np.concatenate(facts).astype(np.int32),
+            np.ones(len(ids), np.int64),  # a piece for each token
+            lengths,
+            messages,
+            [getattr(one, "attribution", "full") for one in rendered],
+            [getattr(one, "multi_modal_data", None) for one in rendered],
+            notes=[
+                getattr(one, "notes", None) or NO_NOTES._replace(unwritten=tuple(getattr(one, "unwritten", ())))
+                for one in rendered
+            ],
+        )
+
+    def _proofs(
         self, chats: Sequence[Conversation], batch: RenderedBatch, first: Sequence[int] | None = None
     ) -> Sequence[RoundTrip]:
         """What comes back of each rendering, where that is to be proven; `first` as in `round_trips`."""
         if not self.policy.prove:
             return ()
-        renderer = self._proving()
-        renderers = [renderer.with_kwargs(chat.chat_template_kwargs) for chat in chats]
-        return round_trips(renderers, batch, [chat.tools for chat in chats], first)
-
-    def proofs_of(self, chat: Conversation, rendered: Sequence[Any], first: Sequence[int]) -> list[RoundTrip]:
-        """The same for renderings of one conversation, each of so many of its messages as it has."""
-        if not self.policy.prove:
-            return []
-        self._proving()
-        batches = (RenderedBatch.of(one, chat.messages[: len(one.message_roles)]) for one in rendered)
-        return [self.proofs([chat], one, [at])[0] for one, at in zip(batches, first, strict=True)]
-
-    def _proving(self) -> BaseRenderer:
         renderer: Any = self.renderer
         if not isinstance(renderer, BaseRenderer):
             raise UsageError(f"prove=True (--prove) needs a renderer of this package; found {type(renderer).__name__}")
-        return renderer
-
-
-def rendered_batch(
-    renderer: Any, chats: Sequence[Conversation], messages: Sequence[Sequence[Message]]
-) -> RenderedBatch | None:
-    """These messages of these conversations, with their tools and options, in one call; `None` if it cannot.
-
-    Raises:
-        MessageError: one of them cannot be rendered.
-    """
-    if not isinstance(renderer, BatchRenderer):
-        return None
-    given = [chat.chat_template_kwargs for chat in chats]
-    options = {"chat_template_kwargs": given} if any(given) else {}  # renderers of other packages take none
-    return renderer.render_many(messages, tools=[chat.tools for chat in chats], **options)
+        renderers = [renderer.with_kwargs(chat.chat_template_kwargs) for chat in chats]
+        return round_trips(renderers, batch, [chat.tools for chat in chats], first)
 
 
 def render_one(renderer: Any, chat: Conversation, messages: Sequence[Message]) -> Any:
@@ -364,14 +428,22 @@ def render_one(renderer: Any, chat: Conversation, messages: Sequence[Message]) -
     return with_kwargs(renderer, chat.chat_template_kwargs).render(messages, tools=chat.tools)
 
 
-def attributed(rendered: Any) -> tuple[str, Notes]:
-    """The attribution of a rendering, and its notes; renderers of other packages may lack both."""
-    notes = getattr(rendered, "notes", None) or NO_NOTES._replace(unwritten=tuple(getattr(rendered, "unwritten", ())))
-    return getattr(rendered, "attribution", "full"), notes
+def _attributed(batch: RenderedBatch) -> list[tuple[str, Notes]]:
+    return list(zip(batch.attribution, batch.notes or [NO_NOTES] * len(batch), strict=True))
 
 
-def changes_of(one: Rendering) -> list[str]:
-    """The codes of what is to be said of a conversation, each once; for `Rejections.changed`."""
+def _facts(batch: RenderedBatch) -> list[TokenFacts]:
+    """The facts of each conversation of a batch."""
+    edges = batch.edges.tolist()
+    ids, indices = batch.ids.astype(np.int64), batch.message_indices.astype(np.int64)
+    return [
+        TokenFacts(ids[a:b], indices[a:b], batch.kinds[a:b], len(messages))
+        for a, b, messages in zip(edges[:-1], edges[1:], batch.messages, strict=True)
+    ]
+
+
+def _codes(one: Rendering) -> list[str]:
+    """The codes of what is to be said of a conversation that is used, each once; for `Rejections.changed`."""
     codes = dict.fromkeys(one.chat.changes)
     for attribution, notes in one.attributed:
         codes |= dict.fromkeys(notes.changes)
@@ -381,16 +453,12 @@ def changes_of(one: Rendering) -> list[str]:
             codes[BY_ORACLE] = None
     for lost in one.unwritten:
         codes[f"{lost.field}{NOT_WRITTEN}"] = None
+    if one.proofs:
+        # What is counted of a proven conversation; the codes of one that is changed or shortened come on top.
+        changed = bool(one.chat.changes) or any(proof.changes for proof in one.proofs)
+        dropped = bool(one.unwritten or one.by_format)
+        codes |= dict.fromkeys([PROVEN, *[PROVEN_CHANGED] * changed, *[PROVEN_BY_FORMAT] * dropped])
     return [*codes]
-
-
-def codes_of_proofs(one: Rendering) -> list[str]:
-    """What is counted of a proven conversation; the codes of one that is changed or shortened come on top."""
-    if not one.proofs:
-        return []
-    changed = bool(one.chat.changes) or any(proof.changes for proof in one.proofs)
-    dropped = bool(one.unwritten or one.by_format)
-    return [PROVEN, *[PROVEN_CHANGED] * changed, *[PROVEN_BY_FORMAT] * dropped]
 
 
 def _conversation(

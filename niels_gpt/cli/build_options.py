@@ -181,15 +181,6 @@ class ExecutorFlags:
             **ranges.UNIT_BYTES.option("--unit-bytes"),
         ),
     ] = SLICE_BYTES
-    unit_timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Seconds after which a unit's worker counts as hung.  \\[default: never]",
-            rich_help_panel=EXECUTION,
-            **ranges.UNIT_TIMEOUT.option("--unit-timeout"),
-        ),
-    ] = None
     ray_address: Annotated[
         str | None,
         typer.Option(
@@ -210,13 +201,13 @@ class ExecutorFlags:
             # Here, because importing Ray takes seconds, and it may not be installed.
             from niels_gpt.builds.ray_executor import RayRunner
 
-            ray = RayRunner(self.ray_address, workers=self.workers, timeout=self.unit_timeout)
+            ray = RayRunner(self.ray_address, workers=self.workers)
             return UnitExecutor(ray, slice_bytes=self.unit_bytes)
         if self.ray_address is not None:
             # Refused, because the local engine would ignore it without a word.
             raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
         # One process unless the user names more; Ray above takes all CPUs of its cluster.
-        local = LocalRunner(self.workers or 1, timeout=self.unit_timeout)
+        local = LocalRunner(self.workers or 1)
         return UnitExecutor(local, slice_bytes=self.unit_bytes)
 
 

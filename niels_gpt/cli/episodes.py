@@ -37,7 +37,7 @@ from niels_gpt.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from niels_gpt.builds.encoder_protocol import ConversationEncoder
-    from niels_gpt.builds.sample_encoder import Samples
+    from niels_gpt.builds.renderer_encoder import Samples
 
 app = App(
     name="episodes",

@@ -29,7 +29,6 @@ from niels_gpt.builds.conversations import IMAGES, ConversationTask
 from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
 from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
-from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.builds.splits import ValidationSplit
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
@@ -91,7 +90,8 @@ def build_episodes(
     conversations_to_ids = as_encoder(encoder, policy=RenderingPolicy(allow_partial, on_unwritten, prove))
     split = ValidationSplit(val_frac, seed)
     # The samples of a conversation begin alike; only a mask says which of them trains a turn.
-    if isinstance(conversations_to_ids, SampleEncoder) and mask_dtype is None:
+    samples = conversations_to_ids.samples if isinstance(conversations_to_ids, RendererEncoder) else "per-conversation"
+    if samples != "per-conversation" and mask_dtype is None:
         raise UsageError("several samples of a conversation need a mask; choose mask_dtype uint8 or float32")
     settings = {"mask_dtype": mask_dtype, "shard_bytes": shard_bytes, "metadata": metadata}
     recipe = recipe_of(conversations_to_ids, options, seed, val_frac, settings)

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
-from niels_gpt.builds.renderer_encoder import RenderingPolicy
-from niels_gpt.builds.sample_encoder import Samples
+from niels_gpt.builds.renderer_encoder import RenderingPolicy, Samples
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.errors import InputError, Mismatch, UsageError
 from niels_gpt.export.registry import format_named

@@ -28,8 +28,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from niels_gpt import ranges
+from niels_gpt.builds.renderer_encoder import Samples
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
-from niels_gpt.builds.sample_encoder import Samples
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.episodes.order.mixture import MEASURES, Proportions
 from niels_gpt.errors import UsageError, did_you_mean

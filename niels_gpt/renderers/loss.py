@@ -113,13 +113,17 @@ class LossOn:
         Raises:
             UsageError: some kinds are left out, and the rendering has none. MessageError: as `weights`.
         """
+        self.check_kinds(rendered)
+        indices = np.fromiter(rendered.message_indices, np.int64, len(rendered.message_indices))
+        return self.weights(indices, kinds_of(rendered, stops), messages)
+
+    def check_kinds(self, rendered: Any) -> None:
+        """Raise `UsageError` if some kinds are left out, and a rendering has none."""
         if self.kinds != MODEL_KINDS and not has_kinds(rendered):
             raise UsageError(
                 "the rendering does not say of what kind its tokens are, so LossOn(kinds=...) cannot leave any out; "
                 "use a renderer of this package, or leave `kinds` away"
             )
-        indices = np.fromiter(rendered.message_indices, np.int64, len(rendered.message_indices))
-        return self.weights(indices, kinds_of(rendered, stops), messages)
 
     def weights(
         self,

@@ -12,7 +12,6 @@ import pytest
 import niels_gpt as ng
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
-from niels_gpt.builds.sample_encoder import SampleEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, UsageError
@@ -123,16 +122,18 @@ def test_a_cache_refuses_them_too(tmp_path: Path) -> None:
     assert manifest_of(tmp_path / "c")["changed"] == {"partial_attribution": 1}
 
 
-@pytest.mark.parametrize("encoder_of", [RendererEncoder, SampleEncoder])
+@pytest.mark.parametrize("samples", ["per-conversation", "auto"])
 @pytest.mark.parametrize("wrap", [lambda renderer: renderer, OneByOne], ids=["batches", "one by one"])
-def test_builds_count_conversations_that_are_attributed_by_the_oracle(
-    tmp_path: Path, encoder_of: Any, wrap: Any
-) -> None:
+def test_builds_count_conversations_that_are_attributed_by_the_oracle(tmp_path: Path, samples: Any, wrap: Any) -> None:
     """A text with much white space around it has to be; other manifests do not name it."""
     renderer = wrap(TemplateRenderer(folder_of("qwen3"), template=CHATML))
     lettered, notes = [user(" " * 80 + "a"), assistant("b")], list[str]()
     assert [renderer.render(chat).attribution_route for chat in (PLAIN, lettered)] == ["gaps", "oracle"]
-    given: dict[str, Any] = {"encoder": encoder_of(renderer), "val_frac": 0, "progress": Noted(notes)}
+    given: dict[str, Any] = {
+        "encoder": RendererEncoder(renderer, samples=samples),
+        "val_frac": 0,
+        "progress": Noted(notes),
+    }
     build_episodes([PLAIN, lettered, PLAIN], tmp_path / "some", **given)
     assert manifest_of(tmp_path / "some")["changed"] == {"attributed_by_oracle": 1}
     assert any("1 rows: attributed each by itself" in note for note in notes)

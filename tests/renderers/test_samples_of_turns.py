@@ -14,7 +14,7 @@ pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
-from niels_gpt.builds.sample_encoder import Samples
+from niels_gpt.builds.renderer_encoder import Samples
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.rows import EpisodeReader, spans_of
 from niels_gpt.errors import UsageError

@@ -1,4 +1,4 @@
-"""Sources that work as slowly, and die or hang as often, as a test wants.
+"""Sources that work as slowly, and die as often, as a test wants.
 
 Worker processes import the module of a source's class: this one needs a small part of what modules of tests import.
 """
@@ -24,14 +24,14 @@ class Watched:
 
     Args:
         gate: nobody reads on before this file is there.
-        fault: what happens to the slices in `at`, the first time each is read: "kill" or "hang".
+        at: a worker that reads one of these slices is killed, the first time or `always`.
     """
 
     file: Sliceable
     marks: Path
     seconds: float = 0.0
-    fault: str = ""
     at: tuple[int, ...] = ()
+    always: bool = False
     gate: Path | None = None
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
@@ -49,15 +49,9 @@ class Watched:
             time.sleep(0.05)
         rows = list(self.file.read(part))
         yield from rows[: len(rows) // 2]
-        if first and number in self.at:
-            self._fail()
-        yield from rows[len(rows) // 2 :]
-
-    def _fail(self) -> None:
-        if self.fault == "hang":
-            time.sleep(600)
-        else:
+        if (first or self.always) and number in self.at:
             os.kill(os.getpid(), signal.SIGKILL)
+        yield from rows[len(rows) // 2 :]
 
 
 def _node() -> str:

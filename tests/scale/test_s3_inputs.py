@@ -75,9 +75,7 @@ def test_episodes_from_a_bucket_to_a_bucket_to_batches(s3: str, tmp_path: Path, 
     uploaded(tmp_path / "raw", f"{s3}/chats")
     what = ("episodes", "build", "--tokenizer", tokenizer_dir, "--shard-size", 20_000)
     local = built(tmp_path / "local", *what, tmp_path / "raw" / "chats.jsonl")
-    remote = built(
-        tmp_path / "remote", *what, f"{s3}/chats/*.jsonl", "--workers", 2, "--unit-bytes", 9_000, "--unit-timeout", 100
-    )
+    remote = built(tmp_path / "remote", *what, f"{s3}/chats/*.jsonl", "--workers", 2, "--unit-bytes", 9_000)
     assert remote == local
     published = run_cli("publish", tmp_path / "remote", f"{s3}/episodes/chats", cwd=tmp_path)
     assert published.returncode == 0, published.stderr
