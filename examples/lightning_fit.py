@@ -1,4 +1,4 @@
-"""Lightning with a DataModule whose place is in the checkpoint.
+"""Lightning reads the loader itself, whose place is in the checkpoint.
 
 python examples/lightning_fit.py episodes/chats --steps 20 --out /tmp/run
 python examples/lightning_fit.py episodes/chats --steps 40 --out /tmp/run --resume
@@ -7,7 +7,6 @@ python examples/lightning_fit.py episodes/chats --steps 40 --out /tmp/run --resu
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,23 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+import niels_gpt as ng
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import Batch, GPTEpisodeDataLoader
-from niels_gpt.trainers.lightning import EpisodeDataModule
 
 
 class Model(lightning.LightningModule):
     """A bigram model: small enough for any machine."""
 
-    def configure_model(self) -> None:
-        """Called when the data is open."""
-        vocab_size = self.trainer.datamodule.episodes.vocab_size or 2**17
+    def __init__(self, folder: Path, block_size: int, vocab_size: int) -> None:
+        super().__init__()
+        self.folder, self.block_size = folder, block_size
         self.net = torch.nn.Sequential(torch.nn.Embedding(vocab_size, 32), torch.nn.Linear(32, vocab_size))
+
+    def train_dataloader(self) -> GPTEpisodeDataLoader:
+        """Opened here, where Lightning has made the ranks known: each reads its own part of every batch."""
+        config = TrainingConfig(batch_size=2, block_size=self.block_size)
+        return GPTEpisodeDataLoader(config, dataset_dir=self.folder, pad_token_id=0, packing=True, too_long="head")
 
     def training_step(self, batch: Batch, number: int) -> torch.Tensor:
         losses = torch.nn.functional.cross_entropy(self.net(batch.x).flatten(0, 1), batch.y.flatten(), reduction="none")
@@ -38,12 +42,6 @@ class Model(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
-
-
-def opened(folder: Path, block_size: int) -> GPTEpisodeDataLoader:
-    """The loader of this rank; called by the data module when ranks are known."""
-    config = TrainingConfig(batch_size=2, block_size=block_size)
-    return GPTEpisodeDataLoader(config, dataset_dir=folder, pad_token_id=0, packing=True, too_long="head")
 
 
 def main() -> None:
@@ -68,9 +66,9 @@ def main() -> None:
         callbacks=[ModelCheckpoint(dirpath=given.out, save_last=True, every_n_train_steps=1)],
     )
     last = str(given.out / "last.ckpt") if given.resume else None
-    data = EpisodeDataModule(partial(opened, given.episodes, given.block_size))
-    trainer.fit(Model(), datamodule=data, ckpt_path=last)
-    print(f"{trainer.global_step} steps, the next batch begins at {data.episodes.state_dict()}")
+    vocab_size = ng.open(given.episodes).vocab_size or 2**17
+    trainer.fit(Model(given.episodes, given.block_size, vocab_size), ckpt_path=last)
+    print(f"{trainer.global_step} steps, the next batch begins at {trainer.train_dataloader.state_dict()}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`TrainingConfig`, the settings of a loader, and its XML form.
 
-The dataclass' fields are the only list of settings: checking a keyword, reading an XML tag and writing the example file
-all follow from a `Rule` in each field's metadata.
+The model's fields are the only list of settings: checking a keyword, reading an XML tag and writing the example file
+all follow from them.
 
 `read_training_config` reads the `<training>` element of an XML file; errors name the line. Unknown tags in it may
 belong to other parts of the program, or be typing errors: by default a warning in the log names them, `strict` refuses
@@ -10,132 +10,89 @@ them, and those listed in `foreign` are skipped silently.
 
 from __future__ import annotations
 
-import io
 import logging
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
-from xml.sax import SAXParseException
-from xml.sax.handler import ContentHandler
-from xml.sax.xmlreader import AttributesImpl, InputSource
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, Field, ValidationError
 
 from niels_gpt.errors import InputError, UsageError, nearest, shortened, shown, storage_errors
 from niels_gpt.seeds import DEFAULT_SEED
 
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
 INTEGER = re.compile(r"[+-]?[0-9]{1,640}")  # Python can be configured to convert at most 640 digits
-DEVICE = re.compile(r"[a-z][a-z0-9_]*(:[0-9]+)?")
 DOCUMENT_SEED = 1337  # of a file that names none, as document 002 has it
-BY_CALL = "as passed to the loader"
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
+MOST_NAMED = 40  # tags in a warning
+SPACE = " \t\r\n"  # white space in XML; str.strip() would also remove a non-breaking space
+
+_log = logging.getLogger("niels_gpt.config")
+
+Natural = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True)
-class Rule:
-    """What a field may hold, and how the example file shows it.
+class _Fields(BaseModel, frozen=True, strict=True, extra="forbid"):
+    """The fields; each one's first example is its value in the example file."""
 
-    Attributes:
-        unset: what `None` means for the field.
-        shown: the example value, if it is not the default.
-        live: the tag is not commented out in the example file, although it has no default.
-    """
+    dataset_mode: Literal["token_stream", "sft_episode"] = Field(
+        "token_stream", description="windows of one stream (token_stream), or whole episodes (sft_episode)"
+    )
+    batch_sampling_mode: Literal["random", "epoch"] | None = Field(
+        None,
+        description="random or epoch, which sees each episode once; default: epoch for sft_episode, else random",
+        examples=["random"],  # valid with both dataset modes
+    )
+    epoch_shuffle: bool = Field(True, description="another order of the episodes in every epoch")
+    epoch_drop_last: bool = Field(True, description="leave out the last batch of an epoch where it is not full")
+    epoch_seed: Natural = Field(
+        DEFAULT_SEED,
+        description="with the number of the epoch, decides the order of the episodes",
+        examples=[DOCUMENT_SEED],
+    )
+    pad_token_id: Natural | None = Field(
+        None, description="fills rows whose episode is short; default: the tokenizer's eos", examples=[50256]
+    )
+    episode_min_tokens: Positive = Field(2, description="shorter episodes are left out")
+    batch_size: Positive | None = Field(None, description="rows in a batch", examples=[32])
+    block_size: Positive | None = Field(None, description="tokens in a row", examples=[512])
+    device: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[0-9]+)?$")] = Field(
+        "cpu", description="where batches are put, such as cpu or cuda:1"
+    )
+    use_loss_mask: bool | None = Field(
+        None,
+        description="train on the assistant's tokens only; default: true if the dataset has masks",
+        examples=[True],
+    )
 
-    default: str | int | bool | None
-    kind: Literal["choice", "flag", "integer", "device"]
-    comment: str
-    choices: tuple[str, ...] = ()
-    minimum: int = 0
-    unset: str = ""
-    shown: str = ""
-    live: bool = False
-
-    @property
-    def expected(self) -> str:
-        """The valid values of the field, for messages."""
-        if self.kind == "choice":
-            return " or ".join(self.choices)
-        if self.kind == "flag":
-            return "true or false"
-        return f"an integer of at least {self.minimum}" if self.kind == "integer" else "a device, such as cpu or cuda:1"
-
-    @property
-    def example(self) -> str:
-        """A valid value as a tag's text."""
-        return self.shown or str(self.default).lower()
-
-    @property
-    def default_text(self) -> str:
-        """The value if the tag is absent, for the example file and messages."""
-        return self.unset or self.example
-
-    def fault(self, value: object) -> str | None:
-        """The expected value, for messages; `None` if `value` is valid."""
-        if value is None:
-            valid = self.default is None
-        elif self.kind == "flag":
-            valid = isinstance(value, bool)
-        elif self.kind == "integer":  # `True` is an int in Python, but no number of rows
-            valid = isinstance(value, int) and not isinstance(value, bool) and value >= self.minimum
-        elif self.kind == "choice":
-            valid = isinstance(value, str) and value in self.choices
-        else:
-            valid = isinstance(value, str) and DEVICE.fullmatch(value) is not None
-        near = suggestion(value, self.choices) if isinstance(value, str) else ""
-        return None if valid else f"expected {self.expected}{near}"
-
-    def value_of(self, text: str) -> object:
-        """The value of a tag's text; text that cannot be converted is returned as it is, and `fault` refuses it."""
-        # Not `int` alone, which accepts 1_000 and other digits than 0 to 9.
-        if self.kind == "flag":
-            return FLAGS.get(text.lower(), text)
-        return int(text) if self.kind == "integer" and INTEGER.fullmatch(text) else text
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            name = str(fault["loc"][0])
+            if fault["type"] == "extra_forbidden":
+                known = ", ".join(_Fields.model_fields)
+                what = f"{name!r} is no field{suggestion(name)}; expected one of {known}"
+            else:  # `Input should be a valid integer` becomes `expected a valid integer`
+                expected = re.sub(r"^(Input|String) should (be )?", "expected ", fault["msg"])
+                what = f"{name} is {shown(fault['input'])}; {expected}"
+            raise UsageError(f"TrainingConfig: {what}") from None
 
 
-def _tag(default: Any, kind: Any, comment: str, **more: Any) -> Any:
-    return field(default=default, metadata={"rule": Rule(default, kind, comment, **more)})
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
+class TrainingConfig(_Fields, frozen=True):
     """The settings of a loader, each checked; `example_xml` explains them.
 
     Raises:
         UsageError: a value is of another type or out of range, or token_stream is to be sampled by epochs.
     """
 
-    dataset_mode: str = _tag(
-        "token_stream", "choice", "windows of one stream, or whole episodes", choices=("token_stream", "sft_episode")
-    )
-    batch_sampling_mode: str | None = _tag(
-        None,
-        "choice",
-        "epoch, for sft_episode only, sees each episode once",
-        choices=("random", "epoch"),
-        unset="epoch for sft_episode, else random",
-        shown="random",  # valid with both dataset modes
-    )
-    epoch_shuffle: bool = _tag(True, "flag", "another order of the episodes in every epoch")
-    epoch_drop_last: bool = _tag(True, "flag", "leave out the last batch of an epoch where it is not full")
-    epoch_seed: int = _tag(
-        DEFAULT_SEED,
-        "integer",
-        "with the number of the epoch, decides the order of the episodes",
-        shown=str(DOCUMENT_SEED),
-    )
-    pad_token_id: int | None = _tag(
-        None, "integer", "fills rows whose episode is short", unset="the tokenizer's eos", shown="50256"
-    )
-    episode_min_tokens: int = _tag(2, "integer", "shorter episodes are left out", minimum=1)
-    batch_size: int | None = _tag(None, "integer", "rows in a batch", minimum=1, unset=BY_CALL, shown="32", live=True)
-    block_size: int | None = _tag(None, "integer", "tokens in a row", minimum=1, unset=BY_CALL, shown="512", live=True)
-    device: str = _tag("cpu", "device", "where batches are put")
-    use_loss_mask: bool | None = _tag(
-        None, "flag", "train on the assistant's tokens only", unset="true if the dataset has masks", shown="true"
-    )
-
-    def __post_init__(self) -> None:
-        check(vars(self), of="TrainingConfig")
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
         if self.dataset_mode == "token_stream" and self.batch_sampling_mode == "epoch":
             raise UsageError(
                 "batch_sampling_mode is 'epoch' while dataset_mode is 'token_stream'; epochs need episodes: "
@@ -155,40 +112,24 @@ def example_xml() -> str:
     """
     lines = ['<?xml version="1.0" encoding="UTF-8"?>', "<!-- Any tag may be left out: its default then holds. -->"]
     lines += ["<config>", "  <training>"]
-    for name, rule in known_rules().items():
-        tag = f"<{name}>{rule.example}</{name}>"
-        lines.append(f"    <!-- {rule.comment}: {rule.expected}; default: {rule.default_text} -->")
-        lines.append(f"    {tag}" if rule.live or rule.default is not None else f"    <!-- {tag} -->")
+    for name, field in TrainingConfig.model_fields.items():
+        tag = f"<{name}>{str(_example(name)).lower()}</{name}>"
+        lines.append(f"    <!-- {field.description} -->")
+        is_needed = field.default is not None or name in ("batch_size", "block_size")
+        lines.append(f"    {tag}" if is_needed else f"    <!-- {tag} -->")
     return "\n".join([*lines, "  </training>", "</config>", ""])
 
 
-def known_rules() -> dict[str, Rule]:
-    """The rule of every field, by its name."""
-    return {each.name: each.metadata["rule"] for each in fields(TrainingConfig)}
+def _example(name: str) -> Any:
+    """A valid value of a field that is not `None`."""
+    field = TrainingConfig.model_fields[name]
+    return field.examples[0] if field.examples else field.default
 
 
-def check(values: Mapping[str, object], *, of: str) -> None:
-    """Raise `UsageError` for the first of these fields that is unknown or invalid; `of` names their owner."""
-    rules = known_rules()
-    for name, value in values.items():
-        if name not in rules:
-            near = suggestion(name, rules)
-            raise UsageError(f"{of}: {name!r} is no field{near}; expected one of {', '.join(rules)}")
-        if fault := rules[name].fault(value):
-            none = f"; None means {rules[name].unset}" if rules[name].unset else ""
-            raise UsageError(f"{of}: {name} is {shown(value)}; {fault}{none}")
-
-
-def suggestion(name: str, names: Collection[str]) -> str:
-    """The most similar name, for the middle of a message; empty if none is similar."""
-    near = nearest(name, names)
+def suggestion(name: str) -> str:
+    """The most similar field, for the middle of a message; empty if none is similar."""
+    near = nearest(name, TrainingConfig.model_fields)
     return f" (did you mean {near}?)" if near else ""
-
-
-MOST_NAMED = 40  # tags in a warning
-SPACE = " \t\r\n"  # white space in XML; str.strip() would also remove a non-breaking space
-
-_log = logging.getLogger("niels_gpt.config")
 
 
 def read_training_config(
@@ -214,8 +155,6 @@ def read_training_config(
             raise InputError(f"{file}: this is a directory; expected an XML file")
         if not file.exists():
             raise InputError(f"{file}: no such file; check the path (it is relative to {Path.cwd()})")
-        if not file.is_file():
-            raise InputError(f"{file}: a pipe or device; expected a regular file. Write it to one")
         data = file.read_bytes()
     return parse_training_config(data, where=str(file), foreign=foreign, strict=strict, **overrides)
 
@@ -234,91 +173,152 @@ def parse_training_config(
         InputError: as above.
         UsageError: as above.
     """
-    check(overrides, of="the overrides")
+    _Fields(**overrides)  # the caller's mistakes come before the file's
     if isinstance(foreign, str):  # a text is a collection, too: of its characters
         raise UsageError(
             f"foreign is the text {foreign!r}; expected a collection of tags: write foreign=({foreign!r},)"
         )
     if "training" in foreign:
         raise UsageError("foreign names 'training', which is read here; expected tags of other parts: leave it out")
-    reader = _read(_utf8(text, where), where, frozenset(foreign), strict)
-    reader.warn_of_unknown()
+    file = _File(text.encode(errors="surrogatepass") if isinstance(text, str) else text, where, frozenset(foreign))
+    training = file.training()
+    values = file.values(training, strict)
     try:
-        return TrainingConfig(**{"epoch_seed": DOCUMENT_SEED, **reader.values, **overrides})  # type: ignore[arg-type]
+        return TrainingConfig(**{"epoch_seed": DOCUMENT_SEED, **values, **overrides})
     except UsageError as error:  # each value is valid, so the two modes contradict each other
         # Whose fault it is decides the exit code: the caller's where an override takes part, else the file's.
-        pair = ("dataset_mode", "batch_sampling_mode")
-        line = reader.lines.get(pair[1], reader.training_line)
-        kind = UsageError if any(name in overrides for name in pair) else InputError
-        raise kind(f"{where}:{line}: {error}") from error
+        kind = UsageError if {"dataset_mode", "batch_sampling_mode"} & overrides.keys() else InputError
+        raise kind(f"{where}:{file.lines[training]}: {error}") from error
 
 
-def _utf8(text: str | bytes, where: str) -> bytes:
-    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    bad = data.find(0)  # XML has no NUL byte, but UTF-16 without a byte order mark does, which expat would decode
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        bad = error.start
-    if bad >= 0:
-        what = f"{where}:{1 + data.count(10, 0, bad)}: invalid UTF-8 at byte {bad} (0x{data[bad]:02x}); expected text"
-        raise InputError(f"{what}; save the file as UTF-8, for example with: iconv -f ORIGINAL -t UTF-8")
-    if not data.strip():
-        raise InputError(f"{where}: the file is empty; expected XML with a <training>; example_xml() writes one")
-    return data
+class _File:
+    """The elements of an XML file and their lines; `root` is the tree."""
 
+    def __init__(self, data: bytes, where: str, foreign: frozenset[str]) -> None:
+        self.where, self.foreign = where, foreign
+        self.lines: dict[Element, int] = {}
+        bad = data.find(0)  # XML has no NUL byte, but UTF-16 without a byte order mark does, which expat would decode
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            bad = error.start
+        if bad >= 0:
+            what = f"{where}:{1 + data.count(10, 0, bad)}: invalid UTF-8 at byte {bad} (0x{data[bad]:02x}); expected"
+            raise InputError(f"{what} text; save the file as UTF-8, for example with: iconv -f ORIGINAL -t UTF-8")
+        if not data.strip():
+            raise InputError(f"{where}: the file is empty; expected XML with a <training>; example_xml() writes one")
+        self.root = self._parsed(data)
 
-def _read(data: bytes, where: str, foreign: frozenset[str], strict: bool) -> _Reader:
-    try:
-        from defusedxml.common import DefusedXmlException
-        from defusedxml.sax import make_parser
-    except ModuleNotFoundError as error:
-        raise UsageError("reading XML needs defusedxml, which is not installed: pip install defusedxml") from error
-    parser = make_parser()
-    # Entities could expand to gigabytes or read other files.
-    parser.forbid_dtd = parser.forbid_entities = parser.forbid_external = True
-    reader = _Reader(parser, where, foreign, strict)
-    parser.setContentHandler(reader)
-    source = InputSource()
-    source.setByteStream(io.BytesIO(data))
-    source.setEncoding("utf-8")  # `_utf8` has checked that, whatever the XML declaration says
-    try:
-        parser.parse(source)
-    except SAXParseException as error:
-        # expat counts lines from 1 and columns from 0.
-        place = f"{where}:{error.getLineNumber()}:{1 + (error.getColumnNumber() or 0)}"
-        raise InputError(f"{place}: {error.getMessage()}; expected well-formed XML; repair it there") from error
-    except DefusedXmlException as error:
-        raise reader.error("a DTD (<!DOCTYPE ...>); expected none, entities are not read; take it out") from error
-    if not reader.training_line:
-        raise InputError(f"{where}: no <training>; expected one anywhere in the tree; example_xml() writes one")
-    return reader
+    def _parsed(self, data: bytes) -> Element:
+        try:
+            from defusedxml.common import DefusedXmlException
+            from defusedxml.ElementTree import DefusedXMLParser, ParseError
+        except ModuleNotFoundError as error:
+            raise UsageError("reading XML needs defusedxml, which is not installed: pip install defusedxml") from error
+        from xml.etree.ElementTree import Element, TreeBuilder
+        from xml.parsers.expat.errors import messages
 
+        def element(tag: str, attributes: dict[str, str]) -> Element:
+            found = Element(tag.rpartition("}")[2], attributes)  # a namespace says nothing here
+            self.lines[found] = parser.parser.CurrentLineNumber
+            return found
 
-class _Reader(ContentHandler):
-    """Collects the values in `<training>` and their lines."""
+        # Entities could expand to gigabytes or read other files. The declared encoding is ignored: it is UTF-8.
+        parser = DefusedXMLParser(target=TreeBuilder(element), encoding="utf-8", forbid_dtd=True)
+        try:
+            parser.feed(data)
+            return cast("Element", parser.close())
+        except ParseError as error:
+            line, column = error.position  # lines count from 1, columns from 0
+            place = f"{self.where}:{line}:{1 + column}"
+            raise InputError(f"{place}: {messages[error.code]}; expected well-formed XML; repair it there") from error
+        except DefusedXmlException as error:
+            place = f"{self.where}:{parser.parser.CurrentLineNumber}"
+            raise InputError(
+                f"{place}: a DTD (<!DOCTYPE ...>); expected none, entities are not read; take it out"
+            ) from error
 
-    def __init__(self, parser: Any, where: str, foreign: frozenset[str], strict: bool) -> None:
-        super().__init__()
-        self.parser, self.where, self.foreign, self.strict = parser, where, foreign, strict
-        self.unknown: dict[str, int] = {}  # tags that are neither fields nor foreign, and their first lines
-        self.values: dict[str, object] = {}
-        self.lines: dict[str, int] = {}
-        self.training_line = 0
-        self.inside = False
-        self.skipped = 0  # how many tags deep the parser is inside one that is skipped
-        self.tag: str | None = None  # the value's tag that is open, and its text so far
-        self.text: list[str] = []
+    def error(self, at: Element, what: str) -> InputError:
+        """An error that names the line of an element."""
+        return InputError(f"{self.where}:{self.lines[at]}: {what}")
 
-    def error(self, what: str, line: int | None = None) -> InputError:
-        return InputError(f"{self.where}:{line or self.parser.getLineNumber()}: {what}")
+    def _own(self) -> Iterator[Element]:
+        """The elements in the order of the file, without foreign ones and what is in them."""
+        waiting = [self.root]
+        while waiting:
+            one = waiting.pop()
+            if one.tag not in self.foreign:
+                yield one
+                waiting += reversed(one)
 
-    def warn_of_unknown(self) -> None:
+    def training(self) -> Element:
+        """The one `<training>`."""
+        found = [one for one in self._own() if one.tag == "training"]
+        if not found:
+            raise InputError(
+                f"{self.where}: no <training>; expected one anywhere in the tree; example_xml() writes one"
+            )
+        first, *others = found
+        if others:
+            line = self.lines[first]
+            raise self.error(others[0], f"a second <training>, the first is on line {line}; expected one; join them")
+        for key in sorted({*first.attrib} - self.foreign):
+            if "}" not in key:  # xml:lang and others of a namespace carry no setting
+                raise self.error(first, f"<training> has the attribute {key!r}; expected none; write a tag <{key}>")
+        return first
+
+    def values(self, training: Element, strict: bool) -> Mapping[str, object]:
+        """The values of the tags in `<training>`, each checked."""
+        values: dict[str, object] = {}
+        unknown: dict[str, int] = {}  # tags that are neither fields nor foreign, and their first lines
+        text = " ".join(part or "" for part in (training.text, *(one.tail for one in training))).strip(SPACE)
+        if text:
+            what = f"text {shown(text)} in <training>; expected tags; put it into a tag or a comment"
+            raise self.error(training, what)
+        for one in training:
+            if one.tag in self.foreign:
+                continue
+            if one.tag in values:
+                raise self.error(one, f"<{one.tag}> a second time; expected once; take one out")
+            if one.tag in TrainingConfig.model_fields:
+                values[one.tag] = self._value(one)
+            elif strict:
+                raise self.error(
+                    one,
+                    f"<{one.tag}> is no tag of <training>{suggestion(one.tag)}; expected one of "
+                    f"{', '.join(TrainingConfig.model_fields)}; if another part of the program reads it, pass "
+                    f"foreign=({one.tag!r},)",
+                )
+            else:
+                unknown.setdefault(one.tag, self.lines[one])
+        self._warn_of(unknown)
+        return values
+
+    def _value(self, one: Element) -> object:
+        if len(one):
+            raise self.error(one[0], f"<{one[0].tag}> inside <{one.tag}>; expected only a value; close <{one.tag}>")
+        if one.attrib:
+            what = f"<{one.tag}> has the attribute {next(iter(one.attrib))!r}; expected none"
+            raise self.error(one, f"{what}; write the value between the tags: <{one.tag}>...</{one.tag}>")
+        text = (one.text or "").strip(SPACE)
+        if not text:
+            raise self.error(one, f"<{one.tag}> is empty; expected a value; take it out for the default")
+        value: object = text
+        if isinstance(_example(one.tag), bool):
+            value = FLAGS.get(text.lower(), text)
+        elif isinstance(_example(one.tag), int) and INTEGER.fullmatch(text):  # `int` also accepts 1_000
+            value = int(text)
+        try:
+            _Fields(**{one.tag: value})
+        except UsageError as error:
+            raise self.error(one, f"<{one.tag}> is {shown(text)}; {str(error).partition('; ')[2]}") from error
+        return value
+
+    def _warn_of(self, unknown: Mapping[str, int]) -> None:
         """Name every unknown tag in one warning."""
-        if not self.unknown:
+        if not unknown:
             return
-        rules = known_rules()
-        named = [f"<{tag}> (line {line}){suggestion(tag, rules)}" for tag, line in self.unknown.items()]
+        named = [f"<{tag}> (line {line}){suggestion(tag)}" for tag, line in unknown.items()]
         more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
         _log.warning(
             "%s: <training> has tags that are not read here: %s%s; if other parts of the program read them, pass "
@@ -327,67 +327,3 @@ class _Reader(ContentHandler):
             shortened(", ".join(named[:MOST_NAMED]), 1000),
             more,
         )
-
-    def startElement(self, name: str, attrs: AttributesImpl) -> None:  # noqa: N802 (the library's name)
-        if self.tag:
-            raise self.error(f"<{name}> inside <{self.tag}>; expected only a value; close <{self.tag}> before it")
-        if self.skipped or name in self.foreign:
-            self.skipped += 1
-        elif name == "training":
-            if self.training_line:
-                raise self.error(
-                    f"a second <training>, the first is on line {self.training_line}; expected one; join them"
-                )
-            for key in attrs.getNames():
-                # Names that begin with "xml" are reserved by XML: xmlns, xml:lang. They carry no setting.
-                if not key.startswith("xml") and key not in self.foreign:
-                    raise self.error(f"<training> has the attribute {key!r}; expected none; write a tag <{key}> in it")
-            self.training_line = self.parser.getLineNumber()
-            self.inside = True
-        elif self.inside:
-            self._open_value(name, attrs)
-
-    def _open_value(self, name: str, attrs: AttributesImpl) -> None:
-        rules = known_rules()
-        if name not in rules and not self.strict:
-            self.unknown.setdefault(name, self.parser.getLineNumber())
-            self.skipped = 1
-            return
-        if name not in rules:
-            raise self.error(
-                f"<{name}> is no tag of <training>{suggestion(name, rules)}; expected one of {', '.join(rules)}; "
-                f"if another part of the program reads it, pass foreign=({name!r},)"
-            )
-        if name in self.lines:
-            raise self.error(f"<{name}> again, it is on line {self.lines[name]} already; expected once; take one out")
-        if attrs.getLength():
-            what = f"<{name}> has the attribute {attrs.getNames()[0]!r}; expected none"
-            raise self.error(f"{what}; write the value between the tags: <{name}>{rules[name].example}</{name}>")
-        self.tag, self.text = name, []
-        self.lines[name] = self.parser.getLineNumber()
-
-    def endElement(self, name: str) -> None:  # noqa: N802 (the library's name)
-        if self.skipped:
-            self.skipped -= 1
-        elif self.tag:
-            # No tag is open inside of a value's, so this is the end of `self.tag`.
-            rule, text = known_rules()[name], "".join(self.text).strip(SPACE)
-            if not text:
-                what = f"<{name}> is empty; expected {rule.expected}; take it out for the default ({rule.default_text})"
-                raise self.error(what, self.lines[name])
-            value = rule.value_of(text)
-            if fault := rule.fault(value):
-                what = f"<{name}> is {shown(text)}; {fault}; write it like <{name}>{rule.example}</{name}>"
-                raise self.error(what, self.lines[name])
-            self.values[name] = value
-            self.tag = None
-        elif name == "training":
-            self.inside = False
-
-    # Called for at most one line of a text at a time, so the parts are joined at the end of the tag.
-    def characters(self, content: str) -> None:
-        if self.tag:
-            self.text.append(content)
-        elif self.inside and not self.skipped and content.strip(SPACE):
-            what = f"text {shown(content.strip(SPACE))} in <training>; expected tags; put it into a tag or a comment"
-            raise self.error(what)

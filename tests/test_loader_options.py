@@ -99,7 +99,7 @@ def with_eos(dataset: Path, special: dict[str, int]) -> None:
     ("option", "value", "expected"),
     [
         ("seed", -1, "seed is -1; expected"),
-        ("shuffle", "no", "shuffle is 'no'; expected true or false"),
+        ("shuffle", "no", "shuffle is 'no'; expected"),
         ("pad_token_id", -1, "pad_token_id is -1; expected"),
         ("num_workers", -1, "num_workers is -1; expected 0 or more"),
     ],

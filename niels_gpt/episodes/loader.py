@@ -36,18 +36,18 @@ class Places(torch.utils.data.Sampler[Place]):
     example after a pass that was broken off. torchdata's `StatefulDataLoader` saves and resumes it by itself.
 
     Args:
-        place: where the first pass begins.
+        place: where the first pass begins; default at the first row.
         epochs: how many epochs a pass has; `None`: it never ends.
 
     Raises:
         UsageError: `epochs` below 1, or there are no epochs.
     """
 
-    def __init__(self, source: Source[Any], place: Place, *, epochs: int | None = None) -> None:
+    def __init__(self, source: Source[Any], place: Place | None = None, *, epochs: int | None = None) -> None:
         self.epochs = None if epochs is None else EPOCHS.whole(epochs)
         if epochs is not None and source.order.n is None:
             raise UsageError(f"epochs is {epochs}, but {NO_EPOCHS}; leave it out, or use 'epoch'")
-        self.source, self.place = source, place
+        self.source, self.place = source, place or Place()
 
     def __iter__(self) -> Iterator[Place]:
         return _Pass(self)
@@ -214,6 +214,10 @@ class Loader(ABC, Generic[B]):
                     break
             else:
                 return
+
+    def __len__(self) -> int:
+        """How many batches a pass of one epoch has, as Lightning asks; that of a mixture may have one less."""
+        return self.steps_per_epoch()
 
     def _made(self, places: Places) -> Iterator[B]:
         if self._workers in ({}, {"num_workers": 0}):

@@ -11,7 +11,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -87,7 +86,7 @@ def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[Traini
     Raises:
         UsageError: a value out of range, an unknown keyword or mode, or no batch_size or block_size.
     """
-    names = [field.name for field in fields(TrainingConfig)]
+    names = list(TrainingConfig.model_fields)
     for name in keywords:
         if name not in names:
             raise UsageError(

@@ -6,5 +6,4 @@
     steps.py         the batch of any step by number; a DataLoader of epochs; gradient accumulation by trained tokens
     hugging_face.py  a transformers.Trainer that reads episodes          (needs transformers)
     trl_preferences.py  TRL's DPO and KTO trainers on exported ids          (needs trl)
-    lightning.py     a LightningDataModule with a state                  (needs lightning)
 """

@@ -26,9 +26,7 @@ import json, sys
 from pathlib import Path
 import lightning, torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from niels_gpt.trainers.lightning import EpisodeDataModule
 from tests.ranks import leave
-from tests.trainers.small import packed
 from tests.trainers.test_lightning import Small
 
 folder, out, stop, steps = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -36,14 +34,13 @@ torch.set_num_threads(1)
 
 
 def fit(name, steps, checkpoint=None):
-    model = Small()
+    model = Small(folder)
     trainer = lightning.Trainer(
         max_steps=steps, accelerator="cpu", devices=2, strategy="ddp", logger=False, num_sanity_val_steps=0,
-        enable_progress_bar=False, enable_model_summary=False,
+        use_distributed_sampler=False, enable_progress_bar=False, enable_model_summary=False,
         callbacks=[ModelCheckpoint(dirpath=out / name, every_n_train_steps=1, save_top_k=-1, filename="{step}")],
     )
-    trainer.fit(model, datamodule=EpisodeDataModule(lambda: packed(folder), convention="torchtitan"),
-                ckpt_path=checkpoint)
+    trainer.fit(model, ckpt_path=checkpoint)
     weights = torch.cat([weight.detach().flatten() for weight in model.parameters()])
     return trainer.global_rank, {"seen": model.seen, "validated": model.validated, "weights": weights.tolist()}
 
@@ -104,7 +101,6 @@ def test_every_rank_goes_on_with_the_next_batch(ranks: tuple[Path, list[dict[str
 
 
 def test_the_val_split_is_shared_out_too(ranks: tuple[Path, list[dict[str, Any]]]) -> None:
-    """Lightning's sampler, which is on here, would have given each rank its own half of every rank's rows."""
     folder, told = ranks
     steps = len(list(packed(folder, rank=0, world_size=2).evaluation_batches()))
     epochs = told[0]["whole"]["validated"] // (2 * steps)
