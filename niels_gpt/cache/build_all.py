@@ -10,9 +10,6 @@
 
 If a source fails, the report says why, and the others are still built. Running the same command again builds those that
 are not complete.
-
-In the order of use: `Settings` -> `plan` -> `build_all`, which copies the tokenizer beside the caches, then for each
-target `_build`.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from niels_gpt import ranges
-from niels_gpt.builds.build import BuildFields
 from niels_gpt.builds.documents import DocumentEncoder, document_encoder
 from niels_gpt.builds.encoder_protocol import CacheTokenizer
 from niels_gpt.builds.executor import UnitExecutor
@@ -39,8 +35,8 @@ from niels_gpt.cache.formats import (
     dtype_for,
 )
 from niels_gpt.cache.meta import read_meta, write_meta
-from niels_gpt.cache.tokenizer_copy import check_copy, copy_tokenizer, files_of
-from niels_gpt.errors import CacheError, InputError, Mismatch, NielsError, UsageError, storage_errors
+from niels_gpt.cache.tokenizer_copy import TokenizerCopy
+from niels_gpt.errors import InputError, Mismatch, NielsError, UsageError, storage_errors
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.seeds import DEFAULT_SEED
@@ -155,35 +151,33 @@ def plan(settings: Settings) -> list[Target]:
         check_source_name(name)
     if both := sorted(set(settings.only) & set(settings.skip)):
         raise UsageError(f"{both[0]} is named by --only and by --skip; leave one of them out")
-    targets = _all_targets(settings)
-    chosen = [t for t in targets if (not settings.only or t.name in settings.only) and t.name not in settings.skip]
+    chosen = [name for name in SOURCES if (not settings.only or name in settings.only) and name not in settings.skip]
     if not chosen:
         raise UsageError("--skip names every source, so nothing is left to build; leave one out")
-    return chosen
+    return [_target(name, settings) for name in chosen]
 
 
-def _all_targets(settings: Settings) -> list[Target]:
-    """The targets of all sources, in the order of `SOURCES`."""
-    targets = []
-    for name in SOURCES:
-        options = SourceOptions(
-            dataset=settings.datasets.get(name),
-            folder=settings.roam_dir,
-            seed=settings.seed,
-            shuffle_buffer=settings.shuffle_buffer,
-            english_only=settings.english_only,
-            max_messages=settings.max_messages,
-        )
-        source = open_source(name, options)
-        limits: dict[str, Any] = {"val_frac": settings.val_frac}
-        if isinstance(source, TextSource):
-            limits |= {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS}
-        if source.unbounded:  # a stream without end, so the budgets also decide the share of validation
-            limits = {"max_train_tokens": settings.max_train_tokens, "max_val_tokens": settings.max_val_tokens}
-        place = f"{'pretrain' if isinstance(source, TextSource) else 'sft'}/{name}"
-        is_stub = name == STUB_NAME and not settings.with_gutenberg
-        targets.append(Target(name, place, None if is_stub else source, limits))
-    return targets
+def _target(name: str, settings: Settings) -> Target:
+    options = SourceOptions(
+        dataset=settings.datasets.get(name),
+        folder=settings.roam_dir,
+        seed=settings.seed,
+        shuffle_buffer=settings.shuffle_buffer,
+        english_only=settings.english_only,
+        max_messages=settings.max_messages,
+    )
+    source = open_source(name, options)
+    limits: dict[str, Any] = {"val_frac": settings.val_frac}
+    if source.unbounded:  # a stream without end, so the budgets also decide the share of validation
+        limits = {"max_train_tokens": settings.max_train_tokens, "max_val_tokens": settings.max_val_tokens}
+    elif isinstance(source, TextSource):
+        limits |= {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS}
+    is_stub = name == STUB_NAME and not settings.with_gutenberg
+    return Target(name, _place(name), None if is_stub else source, limits)
+
+
+def _place(name: str) -> str:
+    return f"{'pretrain' if issubclass(SOURCES[name], TextSource) else 'sft'}/{name}"
 
 
 def build_all(
@@ -196,8 +190,7 @@ def build_all(
     """Build every target of the plan and write the report.
 
     Args:
-        executor: builds the sources that can be cut into slices, see `niels_gpt.scale`; streamed sources are built in
-            this process.
+        executor: builds the sources that can be cut into slices; streamed sources are built in this process.
         finished: called with each outcome as soon as it is known.
 
     Returns:
@@ -207,7 +200,7 @@ def build_all(
         UsageError, TokenizerError, Mismatch: before anything is built, if names, numbers or the tokenizer are wrong.
     """
     targets = plan(settings)
-    tokenizer = _copy_tokenizer(settings, targets)
+    tokenizer = _copied_tokenizer(settings, [target.name for target in targets])
     outcomes = []
     for target in targets:
         outcomes.append(_build(target, tokenizer, settings, executor, progress))
@@ -222,77 +215,48 @@ def build_all(
     return outcomes
 
 
-def _copy_tokenizer(settings: Settings, targets: list[Target]) -> DocumentEncoder:
-    """Copy the tokenizer beside the caches. All caches of a directory are built with the same tokenizer.
+def _copied_tokenizer(settings: Settings, built: list[str]) -> DocumentEncoder:
+    """The copy of the tokenizer beside the caches, of which all of a directory are built with the same.
 
     Raises:
-        Mismatch: another tokenizer is there, its model was replaced, or an existing cache was built with another.
+        Mismatch: another tokenizer is there, or other files, and caches that this run does not build again.
         UsageError: `token_dtype` cannot hold its vocabulary, or it cannot be copied.
     """
     tokenizer = document_encoder(settings.tokenizer, settings.separator)
-    files = files_of(tokenizer)
+    copy = TokenizerCopy(tokenizer)
     dtype_for(settings.token_dtype, tokenizer.vocab_size)
     folder = settings.cache_dir / "tokenizer"
     with storage_errors("creating the directory", settings.cache_dir):
         settings.cache_dir.mkdir(parents=True, exist_ok=True)
     with locked(settings.cache_dir):  # a second run waits here, and then finds the copy
         recover_interrupted(folder)
-        is_there, replaced = (folder / META_NAME).is_file(), False
-        if is_there:
-            try:
-                check_copy(tokenizer, folder)
-            except Mismatch:
-                if not settings.overwrite:
-                    raise
-                replaced = True
-        _refuse_caches_of_another(tokenizer, settings, {target.name for target in targets}, replaced=replaced)
-        if replaced or not is_there:
-            copy_tokenizer(tokenizer, files, settings.tokenizer, folder)
+        if not copy.is_in(folder):
+            again = built if settings.overwrite else ()
+            places = [settings.cache_dir / _place(name) for name in SOURCES if name not in again]
+            others = [place for place in places if (place / META_NAME).is_file() and not _is_stub(place)]
+            if others or (folder.exists() and not settings.overwrite):
+                raise Mismatch(
+                    f"{folder}: holds another tokenizer, or its files were replaced: caches of two tokenizers would "
+                    f"stand in {settings.cache_dir}. Put its files back and pass that tokenizer, choose another "
+                    "--cache-dir, or pass --overwrite without --only and --skip to build all caches again"
+                )
+            copy.write(folder, settings.tokenizer)
     # Built with the copy, not with what was named: so it is certain that the copy reads what these caches hold.
-    copy = document_encoder(folder, settings.separator)
-    check_copy(copy, folder)
-    return copy
-
-
-def _refuse_caches_of_another(
-    tokenizer: DocumentEncoder, settings: Settings, built: set[str], *, replaced: bool
-) -> None:
-    """Raise `Mismatch` if a cache that this run does not rebuild was built with another tokenizer.
-
-    Args:
-        replaced: the tokenizer so far had another eos or chat template, perhaps with the same vocabulary.
-    """
-    for target in _all_targets(settings):
-        meta = settings.cache_dir / target.place / META_NAME
-        if not meta.is_file() or (target.name in built and settings.overwrite):
-            continue
-        try:
-            found = read_meta(str(meta)).get("tokenizer_sha256")
-        except CacheError:  # it is damaged; the build of this cache reports that
-            continue
-        if found is not None and (replaced or found != tokenizer.sha256):
-            other = " with other special tokens or another template" if found == tokenizer.sha256 else ""
-            raise Mismatch(
-                f"{meta.parent}: a cache of tokenizer {str(found)[:12]}, now {tokenizer.sha256[:12]}{other}; pass that "
-                "tokenizer, choose another --cache-dir, or pass --overwrite without --only and --skip to build all "
-                "caches again"
-            )
+    return document_encoder(folder, settings.separator)
 
 
 def _build(
     target: Target, tokenizer: DocumentEncoder, settings: Settings, executor: UnitExecutor | None, progress: Progress
 ) -> Outcome:
-    out = settings.cache_dir / target.place
-    started = time.perf_counter()
-    # If the replacement of a stub by a cache was killed between its two renames, the stub is put back.
-    recover_interrupted(out)
-    # A build that finds its cache complete returns like any other. Whether it wrote one shows by the manifest's time.
-    before = (out / META_NAME).stat().st_mtime_ns if (out / META_NAME).is_file() else None
+    out, started = settings.cache_dir / target.place, time.perf_counter()
     try:
+        # If the replacement of a stub by a cache was killed between its two renames, the stub is put back.
+        recover_interrupted(out)
         if target.source is None:
             _write_stub(out, target.name)
             return Outcome(target.name, target.place, "stub", reason="not built: pass --with-gutenberg to build it")
-        _build_cache(target, out, _config(target.source, out, settings), tokenizer, settings, executor, progress)
+        is_there = (out / META_NAME).is_file() and not _is_stub(out) and not settings.overwrite
+        _build_cache(target.source, out, target.limits, tokenizer, settings, executor, progress)
         meta = open_meta(out)
     except NielsError as error:
         reason = str(error)
@@ -300,63 +264,50 @@ def _build(
         if isinstance(target.source, RoamNotes) and isinstance(error, InputError):
             reason += "; name your folder of notes with --roam-dir, or leave them out with --skip roam"
         return Outcome(target.name, target.place, "failed", time.perf_counter() - started, reason=reason)
-    status: Status = "already built" if before == (out / META_NAME).stat().st_mtime_ns else "built"
     counts = {"splits": meta["splits"], "dropped": meta["dropped"], "source": meta["dataset_config"]}
     if "bad_rows" in meta:
         counts["bad_rows"] = meta["bad_rows"]
-    seconds = time.perf_counter() - started
-    return Outcome(target.name, target.place, status, seconds, counts=counts)
-
-
-def _config(source: TextSource | ChatSource, out: Path, settings: Settings) -> dict[str, Any]:
-    """The source's configuration, at the commit of a finished cache unless another is asked for."""
-    # Else every run would refuse a finished cache once somebody had committed on the hub. --overwrite, or a named
-    # revision, builds another one.
-    config = source.config()
-    if settings.overwrite or not isinstance(source, HubSource) or source.dataset.revision is not None:
-        return config
-    if not (out / META_NAME).is_file() or _is_stub(out):
-        return config
-    found = read_meta(str(out / META_NAME)).get("dataset_config") or {}
-    return config | {"revision": found.get("revision", config["revision"])}
+    status: Status = "already built" if is_there else "built"
+    return Outcome(target.name, target.place, status, time.perf_counter() - started, counts=counts)
 
 
 def _build_cache(
-    target: Target,
+    source: TextSource | ChatSource,
     out: Path,
-    source_config: dict[str, Any],
+    limits: dict[str, Any],
     tokenizer: DocumentEncoder,
     settings: Settings,
     executor: UnitExecutor | None,
     progress: Progress,
 ) -> None:
-    source = target.source
-    assert source is not None
-    options = BuildFields(
-        source_name=source.name,
-        source_config=source_config,
-        max_bad_rows=settings.max_bad_rows,
-        overwrite=settings.overwrite or _is_stub(out),
-        # Workers read slices of a source; a data set of the hub is streamed from its beginning.
-        executor=executor if isinstance(source, Sliceable) else None,
-        progress=progress,
-    )
+    overwrite, config = settings.overwrite or _is_stub(out), source.config()
+    if isinstance(source, HubSource) and source.dataset.revision is None and not overwrite:
+        # A finished cache stays, although somebody has committed on the hub since.
+        found = read_meta(str(out / META_NAME)).get("dataset_config") if (out / META_NAME).is_file() else None
+        config |= {"revision": (found or config).get("revision", config["revision"])}
     arguments: dict[str, Any] = {
+        "source_name": source.name,
+        "source_config": config,
+        "max_bad_rows": settings.max_bad_rows,
+        "overwrite": overwrite,
+        # Workers read slices of a source; a data set of the hub is streamed from its beginning.
+        "executor": executor if isinstance(source, Sliceable) else None,
+        "progress": progress,
         "seed": settings.seed,
         "token_dtype": settings.token_dtype,
         "streaming": source.streaming,
         "num_threads": settings.threads,
-        **target.limits,
+        **limits,
     }
     if isinstance(source, TextSource):
         # A source either is shuffled where it is read, or is built completely, so that its order does not matter.
         arguments |= {"shard_bytes": settings.shard_bytes, "shuffle_buffer": None}
-        build_pretrain_cache(source, str(out), tokenizer=tokenizer, **options, **arguments)
+        build_pretrain_cache(source, str(out), tokenizer=tokenizer, **arguments)
         return
     # Without sentinels, conversations are rendered in the model's format: its family if known, else its chat template.
     has_sentinels = isinstance(tokenizer.tokenizer, CacheTokenizer)
     chats = tokenizer.tokenizer if has_sentinels else create_renderer(settings.tokenizer)
-    build_sft_cache(source, str(out), tokenizer=chats, **options, **arguments)
+    build_sft_cache(source, str(out), tokenizer=chats, **arguments)
 
 
 def _is_stub(out: Path) -> bool:

@@ -203,7 +203,7 @@ def test_a_worker_that_is_killed(tmp_path: Path, texts: TextFiles, tokenizer: Se
     source = TextFiles([rows])
     known = {"source_name": source.name, "source_config": source.config()}
     at = [part.start for part in source.slices(8_000)][2]
-    watched = Watched(source, tmp_path / "marks", fault="kill", at=(at,))
+    watched = Watched(source, tmp_path / "marks", at=(at,))
     build("pretrain", watched, tmp_path / "out", tokenizer, units(8_000, 2), **known)
     build("pretrain", source, tmp_path / "one", tokenizer)
     assert digests(tmp_path / "out") == digests(tmp_path / "one")
