@@ -140,7 +140,7 @@ def test_the_installed_script_says_the_same(tmp_path: Path, tokenizer_dir: Path)
     ("prepare", "said"),
     [
         pytest.param(lambda path: None, ("no such file", "check the path"), id="missing"),
-        pytest.param(Path.mkdir, ("is a directory", "expected a file"), id="directory"),
+        pytest.param(Path.mkdir, ("no file there ends in", "nothing to read"), id="directory"),
         pytest.param(Path.touch, ("is empty", "at least one row"), id="empty"),
     ],
 )
@@ -365,9 +365,10 @@ def test_an_empty_note_is_left_out_and_counted_in_both_commands(tmp_path: Path, 
     everything = run_cli("cache", "build-all", *given, *shared, cwd=tmp_path)
     assert everything.returncode == 0, everything.stderr
     metas = [json.loads((tmp_path / place / "meta.json").read_text()) for place in ("one", "all/pretrain/roam")]
-    assert [meta["dropped"] for meta in metas] == [{"empty": 2}, {"empty": 3}]  # roam notes lose their front matter
+    assert [meta["dropped"] for meta in metas] == [{"empty": 1}, {"empty": 2}]  # roam notes lose their front matter
+    assert [meta["dataset_config"]["passed_over"] for meta in metas] == [{"empty": 1}] * 2
     lines = (tmp_path / "one/rejected.jsonl").read_text().splitlines()
-    assert [json.loads(line)["expected"] for line in lines] == [True] * 2
+    assert [json.loads(line)["expected"] for line in lines] == [True]
     assert all("bad_rows" not in meta for meta in metas)
 
 

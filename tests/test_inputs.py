@@ -2,101 +2,23 @@
 
 from __future__ import annotations
 
-import bz2
-import errno
-import gzip
 import json
-import lzma
-import os
-import random
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from niels_gpt.errors import InputError, StorageError
+from niels_gpt.errors import InputError
 from niels_gpt.sources.files import inputs
 from niels_gpt.sources.files.hashed_files import fingerprint
-from niels_gpt.sources.files.inputs import Record, Rejected, existing_file, expand, read_jsonl, read_text
+from niels_gpt.sources.files.inputs import Record, Rejected, existing_file, read_jsonl, read_text
 
 BOM = b"\xef\xbb\xbf"
-SUFFIXES = (".txt", ".md")
-
-
-@pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Some files, created in no particular order; the working directory is theirs."""
-    names = ["b.txt", "a.txt", "a.md", "notes/z.txt", "notes/deep/c.md", "notes/skip.csv", "odd[1].txt", ".hidden.txt"]
-    random.Random(0).shuffle(names)
-    for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (["a.txt"], ["a.txt"]),
-        (["b.txt", "a.txt"], ["b.txt", "a.txt"]),  # as given, not sorted
-        (["notes/skip.csv"], ["notes/skip.csv"]),  # a file that is named is taken whatever its ending
-        (["notes"], ["notes/deep/c.md", "notes/z.txt"]),
-        (["."], [".hidden.txt", "a.md", "a.txt", "b.txt", "notes/deep/c.md", "notes/z.txt", "odd[1].txt"]),
-        (["*.txt"], ["a.txt", "b.txt", "odd[1].txt"]),
-        (["**/*.md"], ["a.md", "notes/deep/c.md"]),
-        (["note?"], ["notes/deep/c.md", "notes/z.txt"]),  # a pattern may match a directory
-        (["odd[1].txt"], ["odd[1].txt"]),  # a name that is there is a name, not a pattern
-        (["b.txt", "*.txt", "./b.txt", "notes/z.txt", "notes"], "b.txt a.txt odd[1].txt notes/z.txt notes/deep/c.md"),
-        ([], []),
-    ],
-)
-def test_expand(library: Path, given: list[str], expected: list[str] | str) -> None:
-    names = expected.split() if isinstance(expected, str) else expected
-    assert expand(given, SUFFIXES) == [Path(name) for name in names]
-
-
-def test_expand_takes_absolute_patterns(library: Path) -> None:
-    assert expand([library / "*.md", str(library / "b.txt")], SUFFIXES) == [library / "a.md", library / "b.txt"]
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("absent.txt", "absent.txt: no such file or directory; check the path"),
-        ("*.csv", r"\*.csv: no such file or directory"),
-        ("empty", "empty: no file below this directory ends in .txt, .md; nothing to read"),
-        ("dead.txt", "dead.txt: no such file or directory"),
-        ("dea*", "dead.txt: no such file or directory"),
-        ("pipe", "pipe: a pipe or device; expected a regular file"),
-    ],
-)
-def test_expand_refuses(library: Path, given: str, expected: str) -> None:
-    (library / "empty").mkdir()
-    (library / "dead.txt").symlink_to("nowhere")
-    os.mkfifo(library / "pipe")
-    with pytest.raises(InputError, match=expected):
-        expand(["a.txt", given], SUFFIXES)
-
-
-def test_a_directory_that_cannot_be_read_is_not_left_out(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scandir = os.scandir
-
-    def refusing(folder: Any) -> Any:
-        if str(folder).endswith("deep"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-        return scandir(folder)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    with pytest.raises(StorageError, match="notes/deep: listing the directory failed: Permission denied"):
-        expand(["notes"], SUFFIXES)
 
 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", ""),
         (BOM, ""),
         (BOM + b"one\r\ntwo\rthree\n", "one\r\ntwo\rthree\n"),  # line ends stay
         (b"one" + BOM, "one\ufeff"),  # only the first is a mark of the encoding
@@ -183,28 +105,6 @@ def test_read_jsonl_says_where_and_what(tmp_path: Path, data: bytes, expected: s
     last = rows(tmp_path, data)[-1]
     assert isinstance(last, Rejected)
     assert expected in last.detail
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (gzip.compress(b"{}", mtime=0), "a gzip file; name it .gz"),
-        (bz2.compress(b"{}"), "a bzip2 file; decompress it"),
-        (lzma.compress(b"{}"), "an xz file; decompress it"),
-        (b"PK\x03\x04\x14", "a zip archive; unpack it"),
-        (b"PAR1\x15", "a parquet file; name it .parquet"),
-        ("{}\n{}".encode("utf-16"), "text in UTF-16; save it as UTF-8"),
-    ],
-    # By name: ids made of the bytes would differ from process to process wherever a format writes the time into them.
-    ids=["gzip", "bzip2", "xz", "zip", "parquet", "utf-16"],
-)
-def test_a_file_of_another_format_is_named(tmp_path: Path, data: bytes, expected: str) -> None:
-    """Its lines would all be bad rows, with advice that does not help."""
-    path = tmp_path / "chats.jsonl"
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=re.escape(f"{path}: expected lines of JSON, and by its first bytes")) as found:
-        list(read_jsonl(path))
-    assert expected in str(found.value)
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])

@@ -198,9 +198,9 @@ def _is_a_file(source: Path, to: str) -> CacheError:
                 return CacheError(
                     f"{source}: a file of a dataset; expected its directory: niels-gpt export {folder} --to {to}"
                 )
-    from niels_gpt.sources.files.inputs import TEXT_SUFFIXES
+    from niels_gpt.sources.files.formats import Name
 
-    command = "cache build-pretrain" if source.suffix in TEXT_SUFFIXES else "episodes build"
+    command = "cache build-pretrain" if Name.of(source.name).formats == ("text",) else "episodes build"
     if to in PREFERENCE_FORMATS:
         command = "preferences build"
     return CacheError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from glob import has_magic
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -28,13 +29,14 @@ from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.errors import InputError, UsageError, shown
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import DEFAULT_SEED, order
+from niels_gpt.sources.files.formats import Name
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, read_jsonl
-from niels_gpt.sources.files.locations import files_of
-from niels_gpt.sources.files.records import RECORD_SUFFIXES, arrow_batches, batch_records, data_files, read_records
+from niels_gpt.sources.files.listing import ROW_NAMES, list_files
+from niels_gpt.sources.files.records import arrow_batches, batch_records, read_records, row_format_of
 from niels_gpt.sources.rows.shapes import DIALECTS, FORMS, detect, detect_form
 from niels_gpt.store.kinds import is_dataset
-from niels_gpt.store.remote import AnyFile, RemoteFile
+from niels_gpt.store.remote import AnyFile, RemoteFile, address, as_file
 from niels_gpt.store.schema import SPLITS
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
@@ -187,11 +189,14 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if not str(source):  # as a path it would be the current directory
         raise UsageError("the input is an empty text; expected rows, a path, or a dataset's name")
     if "://" in str(source):
-        files = files_of([str(source)], RECORD_SUFFIXES)
-        for file in files:
-            _form(existing_file(file))  # refuses other kinds of files
-        # Row by row, whatever the kind of file: slices of lines and batches need files on a disk.
-        return _with_kind(Opened(str(RemoteFile(str(source))), "records", "chats", remote=tuple(files)), form)
+        path = as_file(str(source))
+        if isinstance(path, RemoteFile):
+            files = list_files([path], ROW_NAMES).taken
+            for file in files:
+                row_format_of(file)  # refuses other kinds of files
+            # Row by row, whatever the kind of file: slices of lines and batches need files on a disk.
+            return _with_kind(Opened(str(path), "records", "chats", remote=files), form)
+        source = path
     path = Path(source)
     # Ours first: the .bin files of our datasets would pass for nanoGPT's.
     is_ours = path.exists() and is_dataset(path)
@@ -200,8 +205,8 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         return Opened(str(path), other, "tokens", token_files=TokenFiles(path, other, split))
     if path.is_dir() and is_ours:
         return _of_ours(path, split)
-    if path.is_dir():
-        data = data_files(path)
+    if path.is_dir() or (not path.exists() and has_magic(str(path))):
+        data = tuple(Path(address(file)) for file in list_files([path], ROW_NAMES).taken)
         forms = {_form(file) for file in data}
         # Files of several kinds are read row by row, in the order of their paths, as builds and the explorer do.
         return _with_kind(Opened(str(path), forms.pop() if len(forms) == 1 else "records", "chats", data), form)
@@ -211,7 +216,11 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
         existing_file(path)  # a pipe or device
     name = str(source)
     # A name on the hub is OWNER/NAME. What looks like a path is one, so that a typing error is not looked up online.
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not name.endswith(("/", *RECORD_SUFFIXES)):
+    if (
+        name.count("/") == 1
+        and not name.startswith((".", "/", "~"))
+        and not (name.endswith("/") or Name.of(name).ending)
+    ):
         return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
     raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
 
@@ -265,22 +274,13 @@ def is_tokenizer(path: Path) -> bool:
 
 
 def _form(path: AnyFile) -> str:
-    """How a file of rows is stored, by the end of its name.
+    """How a file of rows is stored: `jsonl`, `records` (read one by one), `parquet` or `arrow`.
 
     Raises:
-        InputError: a name that says nothing.
+        InputError: as `row_format_of`.
     """
-    name = path.name
-    if name.endswith(".parquet"):
-        return "parquet"
-    if name.endswith(".arrow"):
-        return "arrow"
-    if name.endswith((".json", ".json.gz", ".json.zst")):
-        return "records"
-    # After `.json`: chats.jsonl.gz is a file of lines, too.
-    if ".jsonl" in name:
-        return "jsonl"
-    raise InputError(f"{path}: expected a name that ends in {', '.join((*RECORD_SUFFIXES, '.arrow'))}")
+    form = row_format_of(path)
+    return {"lines": "jsonl", "array": "records"}.get(form, form)
 
 
 def _of_ours(path: Path, split: str | None) -> Opened:

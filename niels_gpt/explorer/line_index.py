@@ -20,8 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError, NielsError
-from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, parse_line
-from niels_gpt.sources.files.records import data_files, read_records
+from niels_gpt.sources.files.formats import Name
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, parse_line
+from niels_gpt.sources.files.listing import ROW_NAMES, list_files
+from niels_gpt.sources.files.records import read_records, row_format_of
+from niels_gpt.store.remote import address
 
 BLOCK_BYTES = 1 << 24  # of a file, searched for line ends at once
 _END_BYTES = 4096  # at the beginning and the end of a file, which show whether it was appended to or replaced
@@ -89,7 +92,7 @@ class LineIndex:
         if opened is not None:
             self.files: tuple[Path, ...] = ()
         else:
-            self.files = data_files(path) if path.is_dir() else (existing_file(path),)
+            self.files = tuple(Path(address(file)) for file in list_files([path], ROW_NAMES).taken)
         self.problem = ""
         self._starts = np.empty(0, np.int64)
         self._blank = np.empty(0, np.int64)
@@ -99,9 +102,9 @@ class LineIndex:
         # Read by the background thread after each block, so that closing does not wait for a file of gigabytes.
         self._closing = False
         # Lines of plain files are read where they are. The rows of other files are written to a temporary file first.
-        name = path.name
-        plain = ".jsonl" in name or not name.endswith((".json", ".gz", ".zst", ".parquet", ".arrow"))
-        self._in_place = opened is None and plain and not name.endswith((".gz", ".zst")) and not path.is_dir()
+        one = self.files[0] if len(self.files) == 1 and not path.is_dir() else None
+        is_plain = one is not None and not Name.of(one.name).compression and row_format_of(one) == "lines"
+        self._in_place = opened is None and is_plain
         self._file: IO[bytes] = self.path.open("rb") if self._in_place else _spool_file()
         self._version = _Version.of(self._file) if self._in_place else None
         self._read = ReadProgress()

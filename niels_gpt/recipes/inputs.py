@@ -40,7 +40,7 @@ from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, table_path
 from niels_gpt.sources.curation.filters import Filtered, RowCheck
 from niels_gpt.sources.curation.ngrams import RULE
-from niels_gpt.sources.files.locations import pinned
+from niels_gpt.sources.files.listing import pinned
 from niels_gpt.sources.functions import RowFunction
 from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.store.checksums import file_record

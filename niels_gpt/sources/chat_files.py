@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from glob import has_magic
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -21,14 +20,14 @@ from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, expand
-from niels_gpt.sources.files.locations import files_of
-from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
+from niels_gpt.sources.files.listing import ROW_NAMES, FileList, list_files
+from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.rows.chats import read_chat
 from niels_gpt.sources.rows.shapes import DIALECTS, PROVIDERS, candidates, detect
-from niels_gpt.store.remote import AnyFile, RemoteFile, address, as_file
+from niels_gpt.store.remote import AnyFile, address, as_file
 
 SAMPLED: Final = 100  # rows that are read to detect a format
 LABELS: Final = ("kto_tag", "label")  # of KTO: whether a completion is desirable
@@ -248,6 +247,7 @@ class ChatFiles(ChatSource):
 
     files: tuple[ChatFile, ...]
     hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
+    listing: FileList = field(default_factory=lambda: FileList(()), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for path, times in Counter(file.path for file in self.files).items():
@@ -264,7 +264,7 @@ class ChatFiles(ChatSource):
         """Name, bytes and sha256 of each file, and the dialect that it is read as. Reads every file once."""
         hashed = self.hashed.fingerprint([existing_file(file.path) for file in self.files], progress)
         inputs = [{**one, "dialect": file.detected_dialect()} for one, file in zip(hashed, self.files, strict=True)]
-        return {"inputs": inputs, **self.files[0].mapping.describe()}
+        return {"inputs": inputs, **self.listing.recorded(progress), **self.files[0].mapping.describe()}
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
         """The conversations of the first file, then of the second, ..., from row `start` on of all rows."""
@@ -296,7 +296,7 @@ class ChatFiles(ChatSource):
 
     def resolved(self) -> ChatFiles:
         """See `Sliceable`."""
-        return ChatFiles(tuple(file.resolved() for file in self.files), self.hashed)
+        return replace(self, files=tuple(file.resolved() for file in self.files))
 
     def _rows_of(self, files: Iterable[ChatFile]) -> Iterator[Conversation | Rejected]:
         rows = (self.hashed.checked(_sourced(file, file.iterate()), [file.path]) for file in files)
@@ -316,31 +316,14 @@ def chat_files(
     dialect: str | None = None,
     mapping: RowMapping = NO_MAPPING,
 ) -> ChatFile | ChatFiles:
-    """The source of files, URLs and glob patterns, in this order without repeats.
+    """The source of files, directories, URLs and glob patterns, in this order without repeats.
 
     Raises:
-        UsageError: an unknown dialect. InputError: a pattern matches nothing.
+        UsageError: an unknown dialect. InputError: a pattern or directory matches nothing.
     """
-    files = tuple(ChatFile(path, dialect, mapping) for path in files_with_rows(inputs))
-    return files[0] if len(files) == 1 else ChatFiles(files)
-
-
-def files_with_rows(inputs: Sequence[str | AnyFile]) -> tuple[AnyFile, ...]:
-    """The files that files, URLs and glob patterns name, in this order without repeats.
-
-    Raises:
-        InputError: a pattern matches nothing.
-    """
-    found: dict[AnyFile, None] = {}
-    for path in map(as_file, inputs):
-        if isinstance(path, RemoteFile):
-            named: Sequence[AnyFile] = files_of([path], RECORD_SUFFIXES)
-        elif not path.exists() and has_magic(str(path)):
-            named = expand([path], RECORD_SUFFIXES)
-        else:  # also a file whose name contains * or [, which is not taken for a pattern
-            named = [path]
-        found.update(dict.fromkeys(named))
-    return tuple(found)
+    listing = list_files(inputs, ROW_NAMES)
+    files = tuple(ChatFile(path, dialect, mapping) for path in listing.taken)
+    return files[0] if len(files) == 1 and not listing.passed_over else ChatFiles(files, listing=listing)
 
 
 def describe_dialects(source: ChatFile | ChatFiles, config: dict[str, Any]) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import Source
-from niels_gpt.sources.chat_files import ChatFile, files_with_rows
+from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
+from niels_gpt.sources.files.listing import ROW_NAMES, FileList, list_files
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.rows.preference_rows import Preference, to_preference
@@ -39,6 +40,7 @@ class PreferenceFiles(Source[Preference]):
     form: str | None = None
     count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
     hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
+    listing: FileList = field(default_factory=lambda: FileList(()), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in FORMS:
@@ -53,7 +55,7 @@ class PreferenceFiles(Source[Preference]):
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file, and the form of their rows. Reads every file once."""
         inputs = self.hashed.fingerprint([existing_file(path) for path in self.files], progress)
-        return {"inputs": inputs, "form": self.detected_form()}
+        return {"inputs": inputs, **self.listing.recorded(progress), "form": self.detected_form()}
 
     def fraction_read(self) -> float | None:
         """How much of the files has been read so far, 0 to 1; `None` if that is not known."""
@@ -133,7 +135,8 @@ def preference_files(inputs: Sequence[str | AnyFile], form: str | None = None) -
     Raises:
         UsageError: an unknown form. InputError: a pattern matches nothing.
     """
-    return PreferenceFiles(files_with_rows(inputs), form)
+    listing = list_files(inputs, ROW_NAMES)
+    return PreferenceFiles(listing.taken, form, listing=listing)
 
 
 def record_to_preference(record: Record, form: str) -> Preference | Rejected:

@@ -14,10 +14,10 @@ from niels_gpt.errors import InputError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SourceOptions, TextSource
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import Document, ReadProgress, Rejected, expand, read_text
+from niels_gpt.sources.files.inputs import Document, ReadProgress, Rejected, read_text
+from niels_gpt.sources.files.listing import MARKDOWN_NAMES, FileList, list_files
 from niels_gpt.sources.files.slices import Slice, slice_files
-
-SUFFIXES = (".md", ".markdown")
+from niels_gpt.store.remote import AnyFile
 
 # Front matter: a block between two lines of three dashes at the very top of a note.
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -32,13 +32,13 @@ class RoamNotes(TextSource):
 
     Args:
         folder: searched for `.md` and `.markdown`.
-        note_files: the notes, if the folder has been searched already.
+        listing: the notes, if the folder has been searched already.
     """
 
     folder: Path
     count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
     hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
-    note_files: tuple[Path, ...] | None = None
+    listing: FileList | None = None
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> RoamNotes:
@@ -50,22 +50,22 @@ class RoamNotes(TextSource):
         """The folder's name."""
         return self.folder.name
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[AnyFile]:
         """The notes, sorted by path.
 
         Raises:
             InputError: the folder is missing or has no notes.
         """
-        return list(self._files)
+        return list(self._listed.taken)
 
     @cached_property
-    def _files(self) -> tuple[Path, ...]:
+    def _listed(self) -> FileList:
         # Once, so that a note that is added later is in no row, either.
-        return tuple(expand([self.folder], SUFFIXES)) if self.note_files is None else self.note_files
+        return self.listing or list_files([self.folder], MARKDOWN_NAMES)
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of every note. Reads them once."""
-        return {"inputs": self.hashed.fingerprint(self.files(), progress)}
+        return {"inputs": self.hashed.fingerprint(self.files(), progress), **self._listed.recorded(progress)}
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the files."""
@@ -90,10 +90,10 @@ class RoamNotes(TextSource):
 
     def resolved(self) -> RoamNotes:
         """See `Sliceable`: the folder is searched once."""
-        return replace(self, note_files=tuple(self.files()))
+        return replace(self, listing=self._listed)
 
 
-def _note(file: Path) -> Document | Rejected:
+def _note(file: AnyFile) -> Document | Rejected:
     try:
         return Document(str(file), clean(read_text(file)))
     except InputError as error:

@@ -1,17 +1,13 @@
 """Documents from the user's own files: each text or markdown file is a document, and each row with `text`.
 
-Rows are JSON lines, the objects of a `.json` array, or the rows of a parquet file. A directory is searched for all of
-these except `.json`, which is most often a configuration there; a `.json` file that is named is read.
-
-A text file above 4 MiB is read in parts that end with a line, so that memory stays flat. Each part is a document; all
-parts of a file go to the same split.
+A text above 4 MiB is read in parts that end with a line, so that memory stays flat. Each part is a document; all parts
+of a file go to the same split.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -21,27 +17,24 @@ from typing import IO, Any
 from niels_gpt.errors import DataError, InputError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import TextSource
+from niels_gpt.sources.files.formats import Name, format_of
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import (
-    JSONL_SUFFIXES,
-    TEXT_SUFFIXES,
     Document,
     ReadProgress,
     Record,
     Rejected,
     decode,
-    existing_file,
+    open_bytes,
     read_text,
-    reading,
     size_of,
 )
-from niels_gpt.sources.files.locations import files_of, hub_name
-from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.files.listing import TEXT_NAMES, FileList, hub_name, list_files
+from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.store.remote import AnyFile, as_file
 
 PART_BYTES = 4 * 1024 * 1024
-SEARCHED_SUFFIXES = (*TEXT_SUFFIXES, *JSONL_SUFFIXES, ".parquet")  # without .json, see the module docstring
 
 
 @dataclass(frozen=True)
@@ -64,16 +57,16 @@ class TextFiles(TextSource):
 
     def files(self) -> list[AnyFile]:
         """All files, in the order in which they are read, without repeats."""
-        return list(self._files)
+        return list(self.listing.taken)
 
     @cached_property
-    def _files(self) -> list[AnyFile]:
-        # Once: the hub could name another commit the second time.
-        return files_of(self.inputs, SEARCHED_SUFFIXES)
+    def listing(self) -> FileList:
+        """The files, and those that are passed over. Listed once: the hub could name another commit the second time."""
+        return list_files(self.inputs, TEXT_NAMES)
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Name, bytes and sha256 of each file. Reads every file once."""
-        return {"inputs": self.hashed.fingerprint(self.files(), progress)}
+        return {"inputs": self.hashed.fingerprint(self.files(), progress), **self.listing.recorded(progress)}
 
     def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
         """The documents in order, from document `start` on; `Rejected` in place of unusable rows and files."""
@@ -109,9 +102,9 @@ class TextFiles(TextSource):
 
 
 def _documents(file: AnyFile, count: ReadProgress | None = None) -> Iterator[Document | Rejected]:
-    if file.name.endswith(RECORD_SUFFIXES):
+    if format_of(file) != "text":
         return map(_document, read_records(file, count))
-    if _is_large(file):
+    if _is_large(file) or Name.of(file.name).compression:
         return _parts(file, count=count)
     if count is not None:
         # A small file is read at once, so it counts as read from here on.
@@ -125,22 +118,22 @@ def _is_large(file: AnyFile) -> bool:
 
 def _cut(file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
     """The slices of a file, or `None` if it is read whole."""
-    if file.name.endswith(RECORD_SUFFIXES):
-        parts = slice_file(file, slice_bytes)
-        try:
+    try:
+        if format_of(file) != "text":
+            parts = slice_file(file, slice_bytes)
             first = next(parts, None)
-        except DataError:  # damaged: a single slice, so that the error is raised when its rows would come
-            first = Slice("whole", 0, 0, 0, 1.0)
-        return chain([first] if first else [], parts)
-    return _cut_text(file, slice_bytes) if _is_large(file) else None
+            return chain([first] if first else [], parts)
+    except DataError:  # damaged: a single slice, so that the error is raised when its rows would come
+        return iter((Slice("whole", 0, 0, 0, 1.0),))
+    return _cut_text(file, slice_bytes) if _is_large(file) and not Name.of(file.name).compression else None
 
 
 def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
     """The slices of a large text, cut between its parts. The parts are read here too, to find their ends."""
     start = end = before = lines = 0
     size = size_of(file)
-    with reading(file), file.open("rb") as stream:
-        while part := _read_part(stream):
+    with open_bytes(file) as stream:
+        for part in _read_parts(stream):
             end, lines = end + len(part), lines + part.count(b"\n")
             if end - start >= slice_bytes or end == size:
                 yield Slice("text", start, end, before, end / size)
@@ -149,9 +142,7 @@ def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
 
 def _whole(file: AnyFile) -> Document | Rejected:
     try:
-        if isinstance(file, Path) and file.is_file() and file.stat().st_size == 0:
-            return Document(str(file), "")  # rejected later, as an empty document
-        return Document(str(file), read_text(existing_file(file)))
+        return Document(str(file), read_text(file))
     except InputError as error:
         return Rejected(str(file), "unreadable_file", str(error))
 
@@ -171,13 +162,12 @@ def _document(record: Record | Rejected) -> Document | Rejected:
 def _parts(
     file: AnyFile, start: int = 0, stop: float = math.inf, before: int = 0, count: ReadProgress | None = None
 ) -> Iterator[Document | Rejected]:
-    """The parts of a large text from byte `start` to `stop`, with `before` lines before them."""
+    """The parts of a text from byte `start` to `stop`, with `before` lines before them."""
     line, at = 1 + before, start
-    with reading(file), file.open("rb") as stream, ExitStack() as counted:
-        if count is not None:
-            counted.enter_context(count.reading(stream, size_of(file)))
-        stream.seek(start)
-        while at < stop and (part := _read_part(stream)):
+    with open_bytes(file, count) as stream:
+        if start:  # 0 for compressed files, which cannot seek
+            stream.seek(start)
+        for part in _read_parts(stream):
             where = f"{file}:{line}"
             try:
                 text = decode(part, str(file), first_line=line, first_byte=at)
@@ -186,18 +176,24 @@ def _parts(
             except InputError as error:
                 yield Rejected(where, "invalid_utf8", str(error))
             line, at = line + part.count(b"\n"), at + len(part)
+            if at >= stop:
+                return
 
 
-def _read_part(stream: IO[bytes]) -> bytes:
-    """The next `PART_BYTES`, shortened to the last line end, else the last space, else the last whole character."""
-    part = stream.read(PART_BYTES)
-    if len(part) < PART_BYTES:
-        return part
-    end = part.rfind(b"\n") + 1 or part.rfind(b" ") + 1
-    if not end:
+def _read_parts(stream: IO[bytes]) -> Iterator[bytes]:
+    """Parts of `PART_BYTES`, shortened to the last line end, else the last space, else the last whole character."""
+    rest = b""
+    while part := rest + stream.read(PART_BYTES - len(rest)):
         end = len(part)
-        while end > len(part) - 4 and part[end - 1] & 0xC0 == 0x80:  # continuation bytes of a UTF-8 character
-            end -= 1
-        end -= part[end - 1] >= 0xC0  # and the first byte of that character: "é" is 0xC3 0xA9
-    stream.seek(end - len(part), 1)
-    return part[:end]
+        if end == PART_BYTES:
+            end = part.rfind(b"\n") + 1 or part.rfind(b" ") + 1 or _whole_characters(part)
+        yield part[:end]
+        rest = part[end:]
+
+
+def _whole_characters(part: bytes) -> int:
+    """The end of the last character that is whole: 0xC3 0xA9 is one of two bytes, and 0xA9 continues it."""
+    end = len(part)
+    while end > len(part) - 4 and part[end - 1] & 0xC0 == 0x80:
+        end -= 1
+    return end - (part[end - 1] >= 0xC0)

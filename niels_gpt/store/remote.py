@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Literal, cast
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from niels_gpt.errors import (
     STORAGE_REMEDIES,
@@ -249,7 +249,7 @@ AnyFile = Path | RemoteFile
 
 
 def as_file(file: str | AnyFile) -> AnyFile:
-    """A `RemoteFile` if there is `://` in it, else a `Path`.
+    """A `RemoteFile` if there is `://` in it, else a `Path`; also a `Path` for `file://`, whose `%20` is a space.
 
     Raises:
         UsageError: it is neither a text nor a path.
@@ -258,6 +258,8 @@ def as_file(file: str | AnyFile) -> AnyFile:
         return file
     if not isinstance(file, str | os.PathLike):
         raise UsageError(f"a file is {shown(file)}; expected a path or a URL")
+    if str(file).startswith("file://"):
+        return Path(unquote(urlsplit(str(file)).path))
     return RemoteFile(str(file)) if "://" in str(file) else Path(file)
 
 
@@ -306,7 +308,7 @@ def file_system(url: str) -> tuple[Any, str]:
     # Some file systems take "me:password@host" for the name of a bucket: it would be in paths, also in messages.
     if password and "://" not in str(path) and f":{password}@" in str(path):
         raise UsageError(f"{url}: this store takes no password from its address; set its environment variables")
-    return fs, str(path).rstrip("/")
+    return fs, (unquote(str(path)) if protocol == "file" else str(path)).rstrip("/")
 
 
 def size_at(fs: Any, path: str) -> int | None:

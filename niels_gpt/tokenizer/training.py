@@ -25,17 +25,11 @@ from niels_gpt.extras import check_library
 from niels_gpt.messages import check_text
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.seeds import DEFAULT_SEED
+from niels_gpt.sources.files.formats import format_of
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import (
-    JSONL_SUFFIXES,
-    TEXT_SUFFIXES,
-    ReadProgress,
-    Rejected,
-    read_jsonl,
-    read_text,
-    size_of,
-)
-from niels_gpt.sources.files.locations import files_of
+from niels_gpt.sources.files.inputs import ReadProgress, Rejected, read_text, size_of
+from niels_gpt.sources.files.listing import TEXT_NAMES, list_files
+from niels_gpt.sources.files.records import read_records
 from niels_gpt.store.checksums import FileRecord
 from niels_gpt.store.files import json_bytes, write_atomic
 from niels_gpt.store.remote import AnyFile
@@ -115,7 +109,7 @@ def train_tokenizer(
     ranges.SEED.check(options.seed)
     if options.model_type not in ("unigram", "bpe"):
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
-    files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
+    files = list(list_files(inputs, TEXT_NAMES).taken)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         hashes = (hashed := HashedFiles()).fingerprint(files, progress)
         sample = sample_of(files, options.max_lines, options.seed, progress)
@@ -168,7 +162,7 @@ def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False, count: ReadPr
         count: counts the bytes that are read.
     """
     for file in files:
-        is_rows = file.name.endswith(JSONL_SUFFIXES)
+        is_rows = format_of(file) != "text"
         if count is not None and not is_rows:
             count.done += size_of(file)
         texts = _jsonl_texts(file, count) if is_rows else [read_text(file)]
@@ -180,7 +174,7 @@ def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False, count: ReadPr
 
 
 def _jsonl_texts(file: AnyFile, count: ReadProgress | None) -> Iterator[str]:
-    for record in read_jsonl(file, count=count):
+    for record in read_records(file, count):
         if isinstance(record, Rejected):
             raise InputError(record.detail)
         row = record.value if isinstance(record.value, dict) else {}
@@ -317,7 +311,7 @@ def train_byte_bpe(
     ranges.MAX_LINES.check(max_lines)
     ranges.SEED.check(seed)
     check_library("tokenizers")
-    files = files_of(inputs, TEXT_SUFFIXES + JSONL_SUFFIXES)
+    files = list(list_files(inputs, TEXT_NAMES).taken)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         # Line ends stay: a blank line is to become one token.
         hashes = (hashed := HashedFiles()).fingerprint(files, progress)

@@ -210,7 +210,7 @@ def test_an_input_that_is_none_says_what_was_expected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         diagnose(tmp_path / "absent.jsonl")
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(InputError, match="expected a name that ends in"):
+    with pytest.raises(InputError, match="a text; expected rows"):
         diagnose(tmp_path / "notes.txt")
 
 

@@ -186,7 +186,7 @@ def test_chats_as_trained(tokenizer_dir: Path) -> None:
 
 
 def test_a_directory_that_is_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no file below this directory ends in .jsonl"):
+    with pytest.raises(InputError, match=r"no file there ends in .jsonl"):
         open_dataset(tmp_path, RendererList())
 
 

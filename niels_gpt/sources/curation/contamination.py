@@ -17,8 +17,8 @@ from niels_gpt.sources.curation.filters import Reason, texts_of
 from niels_gpt.sources.curation.ngrams import ngrams, words_of
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import Rejected
-from niels_gpt.sources.files.locations import files_of
-from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.files.listing import ROW_NAMES, list_files
+from niels_gpt.sources.files.records import read_records
 from niels_gpt.store.remote import AnyFile
 
 WORDS: Final = 13  # consecutive words, as the decontamination of GPT-3 and many after it
@@ -48,7 +48,7 @@ class Benchmarks:
     @classmethod
     def of(cls, inputs: Sequence[str], words: int = WORDS) -> Benchmarks:
         """The benchmarks in files, directories, patterns and URLs."""
-        return cls(tuple(files_of(inputs, RECORD_SUFFIXES)), words)
+        return cls(list_files(inputs, ROW_NAMES).taken, words)
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the check, as a source's `config` records it."""

@@ -2,7 +2,8 @@
 
 ::
 
-    locations.py     which files a path, pattern, URL or name on the hub names
+    listing.py       which files a path, pattern, URL or name on the hub names, and which are passed over
+    formats.py       how a file is stored, by its name and its first bytes
     inputs.py        paths, decompression, text, JSON lines
     records.py       rows of .jsonl, .json, .parquet and .arrow
     hub.py           a data set on the Hugging Face hub, at one commit

@@ -1,45 +1,27 @@
-"""The user's input files: which ones, and their bytes, text, lines and records, with errors that name the place.
+"""The user's input files: their bytes, text, lines and records, with errors that name the place.
 
-Tokenizer training and all sources read files through this module, so they accept the same paths and raise the same
-errors. What it returns is `Record`s (parsed rows), `Document`s (texts) and `Rejected` (rows that cannot be used).
+What comes of them is `Record`s (parsed rows), `Document`s (texts) and `Rejected` (rows that cannot be used).
 """
 
 from __future__ import annotations
 
-import glob
 import gzip
 import io
 import json
 import math
-import os
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, cast, overload
+from typing import IO, Any, cast, overload
 
 from niels_gpt.errors import InputError, MessageError, StorageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.store.remote import AnyFile, RemoteFile, remote_errors
 from niels_gpt.unique_keys import UNIQUE_KEYS
 
-TEXT_SUFFIXES = (".txt", ".md", ".markdown")
-JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 MAX_LINE_BYTES = 256 * 1024 * 1024  # a longer line is hardly a row, and would fill the memory
-
-# The first bytes of files that hold no lines of text; none of them begins a line of JSON.
-_NOT_TEXT: Final = {
-    b"\x1f\x8b": "a gzip file; name it .gz, or decompress it",
-    b"\x28\xb5\x2f\xfd": "a zstd file; name it .zst, or decompress it",
-    b"BZh": "a bzip2 file; decompress it, or compress it with gzip or zstd",
-    b"\xfd7zXZ\x00": "an xz file; decompress it, or compress it with gzip or zstd",
-    b"PK\x03\x04": "a zip archive; unpack it",
-    b"PAR1": "a parquet file; name it .parquet",
-    b"ARROW1": "an Arrow file; name it .arrow",
-    b"\xff\xfe": "text in UTF-16; save it as UTF-8, for example with: iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "text in UTF-16; save it as UTF-8, for example with: iconv -f UTF-16 -t UTF-8",
-}
 
 
 @dataclass(frozen=True)
@@ -129,64 +111,6 @@ class ReadProgress:
     def __reduce__(self) -> tuple[Any, ...]:
         """Without the open file, which another process cannot use."""
         return ReadProgress, (self.done, self.total)
-
-
-def expand(inputs: Iterable[str | Path], suffixes: tuple[str, ...]) -> list[Path]:
-    """The files named by paths, directories and glob patterns, in a fixed order without repeats.
-
-    A directory means all files below it whose name ends in one of `suffixes`, sorted by path; see `_below` for links.
-
-    Raises:
-        InputError: a path does not exist; a pattern or directory matches nothing, also one below a directory whose name
-            is like a file's.
-        StorageError: a directory below one cannot be read.
-    """
-    files: dict[Path, None] = {}
-    for one in inputs:
-        files.update(dict.fromkeys(_expand_one(str(one), suffixes)))
-    return list(files)
-
-
-def _expand_one(pattern: str, suffixes: tuple[str, ...]) -> list[Path]:
-    if not pattern:
-        raise InputError("an input path is empty; expected a file, directory or pattern (is a shell variable unset?)")
-    # Existing paths before patterns, so that a file whose name contains [ or ? can be named.
-    path = Path(pattern)
-    if path.is_dir():
-        # A directory may have a name like a file's. Sorted: file systems list names in orders of their own.
-        named = sorted(file for file in _below(path) if file.name.endswith(suffixes))
-        found = [file for file in named if not file.is_dir()]
-        for folder in named:
-            if folder.is_dir() and not any(folder in file.parents for file in found):
-                raise InputError(
-                    f"{folder}: a directory with the name of a file and nothing to read; rename or delete it"
-                )
-        if not found:
-            raise InputError(f"{pattern}: no file below this directory ends in {', '.join(suffixes)}; nothing to read")
-        return found
-    if path.is_file():
-        return [path]
-    matches = sorted(Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 (patterns may be absolute)
-    if path.exists():
-        return [existing_file(path)]  # a pipe or device: this raises
-    if matches in ([], [path]):  # glob also finds a dead link or a device by its own name
-        raise InputError(f"{pattern}: no such file or directory; check the path (it is relative to {Path.cwd()})")
-    return [file for match in matches for file in ([match] if match.is_file() else _expand_one(str(match), suffixes))]
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """All files and directories below a directory. Links to directories are not followed: `latest` may lead to `v3`.
-
-    Raises:
-        StorageError: one of the directories cannot be read. (`Path.rglob` leaves such a one out without a word.)
-    """
-
-    def refuse(error: OSError) -> None:
-        with storage_errors("listing the directory", error.filename):
-            raise error
-
-    for root, folders, files in os.walk(folder, onerror=refuse):
-        yield from (Path(root, name) for name in folders + files)
 
 
 @overload
@@ -287,15 +211,15 @@ def open_bytes(path: AnyFile, count: ReadProgress | None = None) -> Iterator[IO[
         except (EOFError, zlib.error, OSError) as error:  # gzip raises all three, pyarrow's errors of zstd are OSErrors
             # Errors of the decompression have no number. Those of the disk have one; those of a store are ours already.
             of_storage = isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno is not None)
-            if of_storage or path.suffix not in (".gz", ".zst"):
+            if of_storage or path.suffix.lower() not in (".gz", ".zst"):
                 raise
             raise InputError(f"{path}: not a whole {path.suffix} file ({error}); compress or copy it again") from error
 
 
 def _decompressed(path: AnyFile, file: IO[bytes]) -> IO[bytes]:
-    if path.suffix == ".gz":
+    if path.suffix.lower() == ".gz":
         return cast(IO[bytes], gzip.open(file, "rb"))
-    if path.suffix == ".zst":  # Python itself reads zstd from 3.14 on; parquet needs pyarrow anyway
+    if path.suffix.lower() == ".zst":  # Python itself reads zstd from 3.14 on; parquet needs pyarrow anyway
         # A cut file is an error, also in its first bytes, unless it ends where one of several frames does. A changed
         # byte is one if the frame has a checksum: the command `zstd` writes it, pyarrow does not.
         check_library("pyarrow")
@@ -349,18 +273,10 @@ def read_lines(
                 rest = file.readline(MAX_LINE_BYTES)
                 at += len(rest)
             if number == 1:
-                _refuse_other_format(path, line)
                 # Editors on Windows begin UTF-8 files with a byte order mark, which is not JSON.
                 line = line.removeprefix(b"\xef\xbb\xbf")
             if line.strip():
                 yield f"{path}:{number}", line
-
-
-def _refuse_other_format(path: AnyFile, line: bytes) -> None:
-    """Refuse a file of another format by its first line: as text, it would be thousands of bad rows."""
-    for beginning, what in _NOT_TEXT.items():
-        if line.startswith(beginning):
-            raise InputError(f"{path}: expected lines of JSON, and by its first bytes this is {what}")
 
 
 def parse_line(line: bytes, where: str) -> Record | Rejected:

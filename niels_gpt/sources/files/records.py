@@ -1,9 +1,4 @@
-"""Records of a file in any of the formats that we read, one by one in constant memory.
-
-`.jsonl`, `.json` (an array of objects, or one object per line), `.parquet`; the first two also with `.gz` or `.zst`.
-Also `.arrow`, as `datasets` saves it; a folder of such files is named by one of them, or is read by the doctor and the
-explorer.
-"""
+"""Records of a file of rows in any of the formats of `formats.py`, one by one in constant memory."""
 
 from __future__ import annotations
 
@@ -16,13 +11,13 @@ from typing import IO, Any
 
 from niels_gpt.errors import InputError, MessageError, shown
 from niels_gpt.extras import check_library
+from niels_gpt.sources.files.formats import Format, format_of
 from niels_gpt.sources.files.inputs import (
     MAX_LINE_BYTES,
     ReadProgress,
     Record,
     Rejected,
     existing_file,
-    expand,
     open_bytes,
     read_jsonl,
     size_of,
@@ -30,10 +25,6 @@ from niels_gpt.sources.files.inputs import (
 from niels_gpt.store.remote import AnyFile, RemoteFile
 from niels_gpt.unique_keys import UNIQUE_KEYS
 
-RECORD_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json", ".json.gz", ".json.zst", ".parquet")
-
-# What `save_to_disk`, trainers and our own exports write beside the data.
-_SIDE_FILES = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
 _CHUNK_CHARACTERS = 1 << 20  # parts of an array that are read at once; a value is most often much shorter
 _BATCH_ROWS = 1024  # Python objects at once, which take several times the memory of Arrow's
 _ARROW_MAGIC = b"ARROW1"  # the first bytes of Arrow's file format; its stream format has none
@@ -41,7 +32,7 @@ _AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
 
 
 def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[Record | Rejected]:
-    """The records of a file; the suffix of its name decides the format.
+    """The records of a file of rows, whose format `format_of` decides.
 
     JSON is parsed value by value, not through Arrow, which would infer column types and add nulls.
 
@@ -49,37 +40,29 @@ def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[R
         count: counts the bytes that are read.
 
     Raises:
-        InputError: missing, a directory, empty, or damaged.
+        InputError: missing, a directory, empty, damaged, or text.
         MissingExtra: parquet or `.zst` without pyarrow.
     """
-    name = path.name
-    if name.endswith(".parquet"):
+    form = row_format_of(path)
+    if form == "parquet":
         return parquet_records(path, count=count)
-    if isinstance(path, Path) and name.endswith(".arrow"):
+    if form == "arrow" and isinstance(path, Path):
         return _arrow_records(path, count or ReadProgress())
-    if not is_array(path):
-        return read_jsonl(path, count=count)
-    return _whole_array(path, count)
+    return read_jsonl(path, count=count) if form == "lines" else _whole_array(path, count)
 
 
-def data_files(directory: Path) -> tuple[Path, ...]:
-    """The files of rows below a directory, sorted by path, without what is often written beside them.
+def row_format_of(path: AnyFile) -> Format:
+    """`format_of` a file of rows.
 
     Raises:
-        InputError: there is no such file.
+        InputError: as `format_of`; or it is text, or an Arrow file in a store.
     """
-    # `datasets` stores results of `map` beside the data, as cache-*.arrow.
-    files = expand([directory], (*RECORD_SUFFIXES, ".arrow"))
-    return tuple(file for file in files if file.name not in _SIDE_FILES and not file.name.startswith("cache-"))
-
-
-def is_array(path: AnyFile) -> bool:
-    """Whether this is a `.json` file that holds one array, rather than one object per line."""
-    if ".jsonl" in path.name or not path.name.endswith(RECORD_SUFFIXES):
-        return False
-    with open_bytes(path) as file:
-        # Past a byte order mark and white space. Rows are objects, so a line of one does not begin with a bracket.
-        return file.read(4096).lstrip(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+    form = format_of(path)
+    if form == "text":
+        raise InputError(f"{path}: a text; expected rows (.jsonl, .ndjson, .json, .parquet, .arrow)")
+    if form == "arrow" and isinstance(path, RemoteFile):
+        raise InputError(f"{path}: an Arrow file in a store cannot be read; copy it to a disk, or store it as parquet")
+    return form
 
 
 def _whole_array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record | Rejected]:

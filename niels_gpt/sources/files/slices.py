@@ -18,6 +18,7 @@ from itertools import accumulate
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from niels_gpt.errors import without_passwords
+from niels_gpt.sources.files.formats import Name
 from niels_gpt.sources.files.inputs import (
     ReadProgress,
     Record,
@@ -27,7 +28,7 @@ from niels_gpt.sources.files.inputs import (
     read_jsonl,
     size_of,
 )
-from niels_gpt.sources.files.records import is_array, open_parquet, parquet_records, read_records
+from niels_gpt.sources.files.records import open_parquet, parquet_records, read_records, row_format_of
 from niels_gpt.store.remote import AnyFile, address
 
 SLICE_BYTES = 16 << 20
@@ -78,12 +79,12 @@ def slice_file(path: AnyFile, slice_bytes: int = SLICE_BYTES) -> Iterator[Slice]
     Raises:
         InputError: missing, a directory, empty, or not what its name says.
     """
-    if path.name.endswith(".parquet"):
+    form = row_format_of(path)  # raises now, in the process that the user sees, and not in a worker
+    if form == "parquet":
         yield from _row_groups(path, slice_bytes)
-    elif not path.name.endswith((".gz", ".zst", ".arrow")) and not is_array(path):
+    elif form == "lines" and not Name.of(path.name).compression:
         yield from _lines(path, slice_bytes)
     else:
-        existing_file(path)  # raises now, in the process that the user sees, and not in a worker
         yield Slice("whole", 0, 0, 0, 1.0)
 
 

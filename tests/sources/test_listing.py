@@ -1,0 +1,231 @@
+"""Which files inputs name, on this machine and in a store, and what is passed over with which reason."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
+import fsspec
+
+from niels_gpt.errors import InputError, StorageError, UsageError
+from niels_gpt.progress import Progress
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
+from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.store.remote import address
+from tests.scale.stores import s3_server
+
+NAMES = ("b.jsonl", "a.txt", "deep/c.md", "deep/README.md", "deep/image.png", "x[1].txt")
+
+
+@pytest.fixture(params=["memory", "s3"], scope="module")
+def folder(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A directory of a store with `NAMES`."""
+    if request.param == "memory":
+        url = "memory://locations"
+        written(url)
+        yield url
+        fsspec.filesystem("memory").rm("locations", recursive=True)
+        return
+    with s3_server() as bucket:
+        written(f"{bucket}/locations")
+        yield f"{bucket}/locations"
+
+
+def written(url: str) -> None:
+    for name in NAMES:
+        with fsspec.open(f"{url}/{name}", "wb") as file:
+            file.write(f'{{"text": "{name}"}}\n'.encode() if name.endswith("l") else f"{name}\n".encode())
+
+
+def names(folder: str, *inputs: str) -> list[str]:
+    return [file.url.removeprefix(f"{folder}/") for file in TextFiles(inputs).files()]  # type: ignore[union-attr]
+
+
+def test_directories_and_patterns_are_sorted_and_no_file_comes_twice(folder: str) -> None:
+    assert names(folder, f"{folder}/") == ["a.txt", "b.jsonl", "deep/README.md", "deep/c.md", "x[1].txt"]
+    assert names(folder, f"{folder}/*.txt") == ["a.txt", "x[1].txt"]
+    assert names(folder, f"{folder}/deep/c.md", f"{folder}/**/*.md") == ["deep/c.md", "deep/README.md"]
+    assert names(folder, f"{folder}/x[1].txt") == ["x[1].txt"]
+    assert [document.text for document in TextFiles([f"{folder}/b.jsonl", f"{folder}/a*"])] == [
+        "b.jsonl",
+        "a.txt\n",
+    ]
+    assert chat_files([f"{folder}/*.jsonl"]).name == "b"
+
+
+def test_nothing_found_is_an_error_that_names_the_url(folder: str) -> None:
+    with pytest.raises(InputError, match=r"/\*\.csv: no file fits this pattern"):
+        list_files([f"{folder}/*.csv"], (".txt",))
+    with pytest.raises(InputError, match=r"deep/: no file there ends in \.txt"):
+        list_files([f"{folder}/deep/"], (".txt",))
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/", "hf://datasets/own", "hf://datasets/own/", "hf://datasets//x/y"])
+def test_other_forms_of_a_hub_url_are_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="expected hf://datasets/OWNER/NAME"):
+        list_files([url], (".txt",))
+
+
+def test_a_file_and_a_query_are_not_looked_up() -> None:
+    """What has no pattern is named as it is; the error comes when it is read."""
+    urls = ["https://nowhere.invalid/a.jsonl?x=*", "s3://nowhere/a.jsonl"]
+    assert [address(file) for file in list_files(urls, ()).taken] == urls
+
+
+# ---- on this machine
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Some files, created in no particular order; the working directory is theirs."""
+    names = ["b.txt", "a.txt", "a.md", "notes/z.txt", "notes/deep/c.md", "notes/skip.csv", "odd[1].txt", "A.JSONL.GZ"]
+    random.Random(0).shuffle(names)
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def taken(given: Sequence[str | Path], names: Sequence[str] = TEXT_NAMES) -> list[str]:
+    return [str(file) for file in list_files(given, names).taken]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a.txt"], ["a.txt"]),
+        (["b.txt", "a.txt"], ["b.txt", "a.txt"]),  # as given, not sorted
+        (["notes/skip.csv"], ["notes/skip.csv"]),  # a file that is named is taken; its content decides when it is read
+        (["notes"], ["notes/deep/c.md", "notes/z.txt"]),
+        (["."], ["A.JSONL.GZ", "a.md", "a.txt", "b.txt", "notes/deep/c.md", "notes/z.txt", "odd[1].txt"]),
+        (["*.txt"], ["a.txt", "b.txt", "odd[1].txt"]),
+        (["**/*.md"], ["a.md", "notes/deep/c.md"]),
+        (["note?"], ["notes/deep/c.md", "notes/z.txt"]),  # a pattern may match a directory
+        (["odd[1].txt"], ["odd[1].txt"]),  # a name that is there is a name, not a pattern
+        (["b.txt", "*.txt", "./b.txt", "notes/z.txt", "notes"], "b.txt a.txt odd[1].txt notes/z.txt notes/deep/c.md"),
+        ([], []),
+    ],
+)
+def test_what_is_taken(library: Path, given: list[str], expected: list[str] | str) -> None:
+    assert taken(given) == (expected.split() if isinstance(expected, str) else expected)
+
+
+def test_absolute_patterns(library: Path) -> None:
+    assert taken([library / "*.md", str(library / "b.txt")]) == [str(library / "a.md"), str(library / "b.txt")]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("absent.txt", "absent.txt: no such file; check the path"),
+        ("*.csv", r"\*.csv: no file fits this pattern"),
+        ("empty", "empty: no file there ends in .txt, .md"),
+        ("dead.txt", "dead.txt: no such file"),
+        ("pipe", "pipe: a pipe or device; expected a regular file"),
+    ],
+)
+def test_what_is_refused(library: Path, given: str, expected: str) -> None:
+    (library / "empty").mkdir()
+    (library / "dead.txt").symlink_to("nowhere")
+    os.mkfifo(library / "pipe")
+    with pytest.raises(InputError, match=expected):
+        list_files(["a.txt", given], (".txt", ".md"))
+
+
+def test_a_directory_that_cannot_be_read_is_not_left_out(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scandir = os.scandir
+
+    def refusing(folder: Any) -> Any:
+        if str(folder).endswith("deep"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(StorageError, match="notes/deep: listing the directory failed: Permission denied"):
+        list_files(["notes"], TEXT_NAMES)
+
+
+PASSED_OVER = {
+    ".hidden.jsonl": "hidden",
+    "._a.jsonl": "hidden",
+    ".ipynb_checkpoints": "hidden",
+    "__MACOSX": "a folder of another program",
+    "checkpoint-500": "a trainer's checkpoint",
+    "linked": "a link to a folder",
+    "dead.jsonl": "a link to nothing",
+    "again.jsonl": "the same file as data/a.jsonl",
+    "empty.jsonl": "empty",
+    "a.jsonl.tmp": "temporary",
+    "a.jsonl~": "temporary",
+    "dataset_info.json": "written beside the data",
+    "cache-1f2e.arrow": "written beside the data",
+    "table.csv": "not a data file by its name",
+    "read.me": "not a data file by its name",
+}
+
+
+def messy(folder: Path) -> Path:
+    """A folder in which `a.jsonl` and `sub/B.JSONL` are data, and nothing else is."""
+    row = json.dumps({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}) + "\n"
+    for name in (*PASSED_OVER, "a.jsonl", "sub/B.JSONL"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in (".ipynb_checkpoints", "__MACOSX", "checkpoint-500"):
+            path.mkdir()
+            (path / "a-checkpoint.jsonl").write_text(row)
+        elif name == "linked":
+            path.symlink_to("sub")
+        elif name == "dead.jsonl":
+            path.symlink_to("nowhere")
+        elif name == "again.jsonl":
+            path.symlink_to("a.jsonl")
+        else:
+            path.write_text("" if name == "empty.jsonl" else row)
+    return folder
+
+
+def test_what_is_passed_over_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    listing = list_files([messy(Path("data"))], ROW_NAMES)
+    assert [str(file) for file in listing.taken] == ["data/a.jsonl", "data/sub/B.JSONL"]
+    assert listing.passed_over == {f"data/{name}": reason for name, reason in PASSED_OVER.items()}
+    assert listing.counts()["hidden"] == 3
+    assert "temporary (a.jsonl.tmp, a.jsonl~)" in listing.describe()
+
+
+def test_what_is_passed_over_is_in_the_manifest_and_is_told(tmp_path: Path) -> None:
+    notes: list[str] = []
+
+    class Noted(Progress):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    found = chat_files([messy(tmp_path / "data")])
+    assert found.config(Noted())["passed_over"]["hidden"] == 3
+    assert len(notes) == 1
+    assert len(list(found)) == 2
+
+
+def test_one_file_named_in_several_ways_is_read_once(library: Path) -> None:
+    (library / "link.txt").symlink_to("a.txt")
+    os.link("b.txt", "hard.txt")
+    listing = list_files(["a.txt", "./a.txt", library / "a.txt", "link.txt", "b.txt", "hard.txt"], TEXT_NAMES)
+    assert [str(file) for file in listing.taken] == ["a.txt", "b.txt"]
+    assert set(listing.counts()) == {"the same file"}
+
+
+def test_an_empty_file_among_others_is_passed_over_and_alone_is_an_error(library: Path) -> None:
+    (library / "none.txt").touch()
+    assert taken(["none.txt", "a.txt"]) == ["a.txt"]
+    with pytest.raises(InputError, match=r"none.txt: the file is empty"):
+        list_files(["none.txt"], TEXT_NAMES)
