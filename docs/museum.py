@@ -8,8 +8,7 @@ from textwrap import fill
 from types import ModuleType
 from typing import Final
 
-from niels_gpt.doctor import RULES
-from niels_gpt.doctor.rules.rule import thread_url
+from niels_gpt.doctor.rules import RULES, thread_url
 from tests.museum.exhibit import Exhibit
 from tests.museum.hall import HALL
 

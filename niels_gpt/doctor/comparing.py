@@ -13,7 +13,7 @@ from niels_gpt.doctor.layouts.probes import PROBES, AnyRenderer
 from niels_gpt.doctor.open_input import Opened, is_tokenizer
 from niels_gpt.doctor.options import DiagnoseOptions
 from niels_gpt.doctor.rows import ChatRow, chat_rows
-from niels_gpt.doctor.rules import drift
+from niels_gpt.doctor.rules import RULES, drift
 from niels_gpt.doctor.slices import Slice, decoded
 from niels_gpt.errors import TemplateError, UsageError
 from niels_gpt.messages import normalise
@@ -80,7 +80,7 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
     on_probes.sums["tokens"] = drift.check(*sides, chats, on_probes)
     if opened is not None:
         # The report says how many of the hits are in the user's conversations, and how many in the probes.
-        for rule in drift.RULES:
+        for rule in (rule for rule in RULES.values() if rule.applies == ("drift",)):
             for name, part in (("conversations", counters), ("probes", on_probes)):
                 hits = part.hits.get(rule.id)
                 counters.sums[f"{rule.id}: {name}"] = hits.rows if hits is not None else 0

@@ -24,6 +24,8 @@ from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rules import (
     RULES,
+    Need,
+    Rule,
     calls,
     contents,
     data,
@@ -33,7 +35,6 @@ from niels_gpt.doctor.rules import (
     turns,
     vocabulary,
 )
-from niels_gpt.doctor.rules.rule import Need, Rule
 from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
 from niels_gpt.errors import Mismatch, TemplateError, UsageError
@@ -139,7 +140,7 @@ class Context:
             # With ids of another tokenizer, findings about turns or control tokens only follow from that.
             for name in list(counters.hits):
                 rule = RULES.get(name.partition(":")[0])  # of candidates, too: `header-drift: ...`
-                if rule is not None and {"turns", "controls"} & set(rule.needs) and rule not in vocabulary.RULES:
+                if rule is not None and {"turns", "controls"} & set(rule.needs) and rule.id not in vocabulary.NAMES:
                     counters.drop(name)
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)

@@ -25,8 +25,6 @@ from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, ChatRow, Int64s, TokenRows, Turns, chat_rows
 from niels_gpt.doctor.rules import (
-    CHAT_RULES,
-    ROW_RULES,
     calls,
     chats,
     contents,
@@ -163,10 +161,6 @@ class Examination:
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
         calls.check(usable, counters)
         contents.check(usable, counters, self.unread_tags, self.controls)
-        for rule in CHAT_RULES:
-            for chat in usable:
-                for message, note in rule.check_chat(chat):
-                    counters.add(rule.id, [chat.evidence(message, note)])
         chats.hash_chats(usable, counters)
         # Builds leave out conversations in which no message is trained, so their masks are not judged.
         trained = [chat for chat in usable if not is_untrained(chat.messages)]
@@ -196,8 +190,6 @@ class Examination:
         data.check(view)
         turns.check(view)
         masks.check(view)
-        for rule in ROW_RULES["chats"]:
-            rule.check_rows(view)
         # Facts that the proof of a template could not settle; builds refuse these conversations.
         for chat, attribution in zip(rendered, batch.attribution, strict=True):
             if attribution != "full":
@@ -230,8 +222,6 @@ def judge_rows(view: View) -> View:
     turns.check(view)
     masks.check(view)
     packing.check(view)
-    for rule in ROW_RULES["tokens"]:
-        rule.check_rows(view)
     return view
 
 

@@ -28,6 +28,7 @@ from niels_gpt.sources.rows.shapes import DIALECTS
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
+Fault = tuple[int | None, str]  # the index of a message (`None`: the conversation as a whole), and what is wrong there
 ROLES: Final = ("system", "user", "assistant", "tool")
 SYSTEM: Final = ROLES.index("system")
 ASSISTANT: Final = ROLES.index("assistant")

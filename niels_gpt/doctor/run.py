@@ -18,8 +18,7 @@ from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, DiagnoseOptions
 from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import Finding, Report, Silenced
-from niels_gpt.doctor.rules import RULES, data, masks, tokenizers
-from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.rules import RULES, Rule, data, masks, tokenizers
 from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.progress import SILENT, Progress

@@ -179,7 +179,7 @@ def cases() -> list[Case]:
             *(
                 Case(rule, f, partial(make, share, f, planted), planted)
                 for rule, make in (
-                    ("tool-arguments-null-unclear", _through_arrow),
+                    ("tool-arguments-null", _through_arrow),
                     ("tool-schema-null", _nulls_in_tools),
                 )
                 for f in WITH_TOOLS

@@ -1,77 +1,90 @@
-"""All rules, in the order in which they are listed and reported.
+"""All rules, in the order in which they are listed and reported: their words, and what each needs, are `rules.toml`.
 
-::
+The modules beside it judge, a subject each, and report hits under the ids of the table::
 
-    data.py       rows as such               chats.py        conversations
-    turns.py      turns, their contents      contents.py     the text of messages
-    turn_ends.py  how answers end            calls.py        tool calls
-    masks.py      the mask of whole rows     preferences.py  chosen and rejected, labels, ranks
-    answers.py    the mask inside rows       tokenizers.py   a tokenizer and its template
-    untrained.py  turns that no row trains   drift.py        two of them
-    packing.py    several texts in a row
-    vocabulary.py ids of another tokenizer or format, by encoding their text again (encoded_again.py)
+    data.py      rows as such                chats.py        conversations
+    turns.py     turns, their contents       contents.py     the text of messages
+    turn_ends.py how answers end             calls.py        tool calls
+    masks.py     which tokens are trained    preferences.py  chosen and rejected, labels, ranks
+    packing.py   several texts in a row      tokenizers.py   a tokenizer and its template
+    vocabulary.py ids of another tokenizer   drift.py        two of them
 
-To add a rule, write a subclass of `Rule` with `check_rows` or `check_chat` in the file of its subject, put an instance
-with its words into that file's `RULES`, and data with and without the fault into `tests/doctor/planted_*.py`::
-
-    class OddLength(Rule):
-        def check_rows(self, view: View) -> None:
-            view.hit_rows(self.id, view.rows.lengths % 2 == 1, "an odd number of tokens")
-
-    RULES = (..., OddLength("odd-length", "info", "rows have an odd number of tokens", "...", "...", "..."))
+To add a rule: docs/add_a_rule.md.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any, Final, Literal
 
-from niels_gpt.doctor.rules import (
-    answers,
-    calls,
-    chats,
-    contents,
-    data,
-    drift,
-    masks,
-    packing,
-    preferences,
-    tokenizers,
-    turns,
-    untrained,
-    vocabulary,
-)
-from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.evidence import Severity
 from niels_gpt.errors import UsageError, did_you_mean
 
-RULES: Final[dict[str, Rule]] = {
-    rule.id: rule
-    for rules in (
-        data.RULES,
-        vocabulary.RULES,
-        turns.RULES,
-        masks.RULES,
-        untrained.RULES,
-        answers.RULES,
-        packing.RULES,
-        chats.RULES,
-        contents.RULES,
-        calls.RULES,
-        preferences.RULES,
-        tokenizers.RULES,
-        drift.RULES,
-    )
-    for rule in rules
-}
+NO_THREAD: Final = "none known"
+# What a rule may need besides the rows themselves. Where it is missing the report lists the rule as not judged.
+Need = Literal[
+    "tokenizer",  # any tokenizer
+    "vocabulary",  # how many ids there are
+    "renderer",  # a chat template or a family
+    "ids",  # rows of ids, or a renderer that makes them from conversations
+    "turns",  # where turns begin and end
+    "controls",  # which tokens are control tokens, and where contents are
+    "beginnings",  # which tokens a text begins with
+    "stops",  # what ends an answer
+    "mask",  # which tokens are trained
+    "prompts",  # which tokens belong to a prompt, or a mask other than labels
+    "padding",  # which tokens are padding
+    "validation",  # validation data whose rows can be compared
+]
 
-# Rules with a check of their own, by the kind of input. The others are left out: a call that does nothing, for every
-# rule and every conversation, would take a noticeable part of the time.
-ROW_RULES: Final[dict[str, tuple[Rule, ...]]] = {
-    kind: tuple(r for r in RULES.values() if kind in r.applies and type(r).check_rows is not Rule.check_rows)
-    for kind in ("chats", "tokens")
-}
-CHAT_RULES: Final = tuple(
-    r for r in RULES.values() if "chats" in r.applies and type(r).check_chat is not Rule.check_chat
-)
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that can be wrong with data, a mask, a tokenizer or a template.
+
+    Attributes:
+        id: the name that `--silence`, `niels-gpt rules`, JSON and SARIF use; it never changes.
+        title: what was found, in one line.
+        meaning: what it does to a model, and why the loss curve does not show it.
+        cause, fix: the usual cause, and what to do.
+        threads: public threads in which people met it, as owner/repository#number.
+        applies: kinds of input: chats, tokens, preferences, tokenizer, drift (two of them).
+        needs: without these the rule is not judged, and the report says so.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    meaning: str
+    cause: str
+    fix: str
+    applies: tuple[str, ...]
+    threads: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
+
+    @property
+    def thread(self) -> str:
+        """The address of the first thread (GitHub forwards the number of a pull request)."""
+        return thread_url(self.threads[0]) if self.threads else NO_THREAD
+
+
+def thread_url(thread: str) -> str:
+    """owner/repository#12 as an address."""
+    repository, _, number = thread.partition("#")
+    return f"https://github.com/{repository}/issues/{number}"
+
+
+def _table() -> dict[str, Rule]:
+    table: dict[str, dict[str, Any]] = tomllib.loads((files(__name__) / "rules.toml").read_text(encoding="utf-8"))
+    lists = ("applies", "threads", "needs")
+    return {
+        name: Rule(name, **row | {field: tuple(row.get(field, ())) for field in lists}) for name, row in table.items()
+    }
+
+
+RULES: Final = _table()
 
 
 def rule_of(name: str) -> Rule:

@@ -7,121 +7,60 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.rows import ChatRow, texts_of
-from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.rows import ChatRow, Fault, texts_of
 from niels_gpt.errors import shown
 
 SHOWN: Final = 6  # names in a note
 DECLARING: Final = "rows that declare tools"
 
 
-class _SchemaNull(Rule):
+def _schema_null(chat: ChatRow) -> Iterable[Fault]:
     """The first null of the tool declarations; the others of a row have the same cause."""
-
-    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
-        path = next(_schema_nulls(chat.tools, "tools"), None)
-        return () if path is None else [(None, f"null at {path}")]
+    path = next(_schema_nulls(chat.tools, "tools"), None)
+    return () if path is None else [(None, f"null at {path}")]
 
 
-class _NotOffered(Rule):
+def _not_offered(chat: ChatRow) -> Iterable[Fault]:
     """Calls of tools that the conversation does not declare, as tools of the row or by name in a system message.
 
     Where no conversation declares any, the data came without declarations, which is a remark; see `finish`.
     """
-
-    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
-        names = list(_declared(chat))
-        for index, name, _ in _calls(chat):
-            if not names:
-                # Declarations may be written into a system message, which then names the tool.
-                systems = (message for message in chat.messages if message["role"] in ("system", "developer"))
-                if not any(name in text for message in systems for text in texts_of(message)):
-                    yield index, f"calls {name!r}; the row has no tools"
-            elif name not in names:
-                offered = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
-                yield index, f"calls {name!r}; offered are {offered}"
+    names = list(_declared(chat))
+    for index, name, _ in _calls(chat):
+        if not names:
+            # Declarations may be written into a system message, which then names the tool.
+            systems = (message for message in chat.messages if message["role"] in ("system", "developer"))
+            if not any(name in text for message in systems for text in texts_of(message)):
+                yield index, f"calls {name!r}; the row has no tools"
+        elif name not in names:
+            offered = ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+            yield index, f"calls {name!r}; offered are {offered}"
 
 
-class _UnknownArguments(Rule):
+def _unknown_arguments(chat: ChatRow) -> Iterable[Fault]:
     """Arguments under names that the tool's parameters do not have, missing ones, and values of other types."""
-
-    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
-        if not chat.tools:
-            return
-        declared = _declared(chat)
-        for index, name, arguments in _calls(chat):
-            parameters = declared.get(name)
-            fault = _argument_fault(parameters, arguments) if isinstance(parameters, Mapping) else None
-            if fault:
-                yield index, f"{name}: {fault}"
+    if not chat.tools:
+        return
+    declared = _declared(chat)
+    for index, name, arguments in _calls(chat):
+        parameters = declared.get(name)
+        fault = _argument_fault(parameters, arguments) if isinstance(parameters, Mapping) else None
+        if fault:
+            yield index, f"{name}: {fault}"
 
 
-RULES: Final = (
-    Rule(
-        "tool-arguments-double-encoded",
-        "error",
-        "tool arguments are JSON text inside JSON text",
-        "The model learns to write a quoted string where a parser expects an object. Ordinary chats look normal.",
-        "json.dumps was called on arguments that were already text, and the text was put into an object.",
-        "Decode them once more before training.",
-        ("oumi-ai/oumi#2599", "vortico/flama#258"),
-        ("chats",),
-    ),
-    Rule(
-        "tool-arguments-null",
-        "warning",
-        "tool arguments hold nulls for parameters that their tool does not have",
-        "Arrow gives every row the keys of all rows; the model learns to write the parameters of every other tool.",
-        "A column of structs in parquet or datasets.",
-        "Store arguments as JSON text, or drop keys that hold null.",
-        ("oumi-ai/oumi#2599", "NovaSky-AI/SkyRL#1675"),
-        ("chats",),
-    ),
-    Rule(
-        "tool-arguments-null-unclear",
-        "info",
-        "tool arguments hold nulls that may come from the data or from Arrow",
-        "In rows from parquet or datasets a null and an absent key look the same. Where the tool's schema allows null, "
-        "the null stays, and the model learns to write it.",
-        "A column of structs in parquet or datasets, and tools with parameters that may be null.",
-        "Store arguments as JSON text, which records which keys are present.",
-        ("oumi-ai/oumi#2599",),
-        ("chats",),
-    ),
-    _SchemaNull(
-        "tool-schema-null",
-        "warning",
-        "tool declarations hold nulls",
-        "The prompt shows every tool with the keys of all others, set to null, which serving never does.",
-        "Declarations went through Arrow (parquet, datasets) and were written to JSON afterwards.",
-        "Drop keys that hold null, or store the tools as JSON text.",
-        ("oumi-ai/oumi#2599",),
-        ("chats",),
-    ),
-    _NotOffered(
-        "tool-not-offered",
-        "warning",
-        "calls of tools that the conversation does not offer",
-        "The model learns to invent tools, and servers refuse such calls.",
-        "Declarations and calls come from different sources, or names were changed in one of them.",
-        "Add the declaration to the row's tools, or drop the row.",
-        applies=("chats",),
-    ),
-    _UnknownArguments(
-        "tool-arguments-unknown",
-        "warning",
-        "arguments of calls do not fit the tool's declaration",
-        "The model learns to call tools with parameters or values that they do not take, or without those they need.",
-        "The declaration is of another version of the tool, or the model that made the calls invented names.",
-        "Repair the declaration or the call.",
-        applies=("chats",),
-    ),
-)
+UNCLEAR: Final = "tool-arguments-null: of Arrow, or of the data"  # candidates; see `finish`
 
 
 def check(chats: list[ChatRow], counters: Counters) -> None:
-    """Judge the arguments of all calls."""
+    """Judge all calls and declarations."""
     for chat in chats:
+        for rule, faults in (
+            ("tool-schema-null", _schema_null(chat)),
+            ("tool-not-offered", _not_offered(chat)),
+            ("tool-arguments-unknown", _unknown_arguments(chat)),
+        ):
+            counters.add(rule, [chat.evidence(index, note) for index, note in faults])
         counters.sums[DECLARING] += bool(chat.tools)
         declared = _declared(chat)
         for index, name, arguments in _calls(chat):
@@ -132,7 +71,7 @@ def check(chats: list[ChatRow], counters: Counters) -> None:
             elif chat.arrow:  # elsewhere a null is in the data, not Arrow's
                 null = next(_nulls(arguments, ""), "")
                 if null:
-                    counters.add("tool-arguments-null-unclear", [chat.evidence(index, f"null under {null!r}")])
+                    counters.add(UNCLEAR, [chat.evidence(index, f"null under {null!r}")])
 
 
 def _nulls(value: Any, path: str) -> Iterator[str]:
@@ -250,6 +189,10 @@ def _is_object(text: str) -> bool:
 
 
 def finish(counters: Counters) -> None:
-    """Missing declarations are a remark where no row has any."""
+    """Missing declarations are a remark where no row has any; so are nulls that the data itself may hold."""
+    if "tool-arguments-null" not in counters.hits:
+        counters.milder["tool-arguments-null"] = "info"
+        counters.move(UNCLEAR, "tool-arguments-null")
+    counters.drop(UNCLEAR)
     if not counters.sums[DECLARING]:
         counters.milder["tool-not-offered"] = "info"

@@ -6,124 +6,31 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.rows import ChatRow, is_blank, texts_of
-from niels_gpt.doctor.rules.rule import Rule
+from niels_gpt.doctor.rows import ChatRow, Fault, is_blank, texts_of
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, reasoning_of
 from niels_gpt.renderers.masks import build_training_samples
 from niels_gpt.renderers.types import RenderedBatch
 
 
-class _RoleOrder(Rule):
+def _role_order(chat: ChatRow) -> Iterable[Fault]:
     """The first message that is out of order; what follows is often a consequence of it."""
-
-    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
-        fault = next(_order_faults(chat.messages), None)
-        return () if fault is None else [fault]
+    fault = next(_order_faults(chat.messages), None)
+    return () if fault is None else [fault]
 
 
-class _EmptyAnswer(Rule):
+def _empty_answer(chat: ChatRow) -> Iterable[Fault]:
     """Assistant messages without text, reasoning and calls."""
-
-    def check_chat(self, chat: ChatRow) -> Iterable[tuple[int | None, str]]:
-        for index, message in enumerate(chat.messages):
-            if message["role"] != "assistant" or message.get("tool_calls") or reasoning_of(message):
-                continue
-            if all(map(is_blank, texts_of(message))):
-                yield index, "the assistant message has no text, no reasoning and no call"
-
-
-RULES: Final = (
-    _RoleOrder(
-        "role-order",
-        "warning",
-        "messages come in an order that chat formats do not have",
-        "Templates merge, drop or refuse such messages, each in its own way.",
-        "Conversations were cut at the wrong place, or merged.",
-        "Begin with a user or a system message, end with an assistant message, put tool results after calls.",
-        applies=("chats",),
-    ),
-    _EmptyAnswer(
-        "empty-answer",
-        "warning",
-        "an assistant message is empty",
-        "The model learns to answer with nothing.",
-        "A filter removed the text, or a generation failed.",
-        "Drop the message or the row.",
-        applies=("chats",),
-    ),
-    Rule(
-        "template-raises",
-        "error",
-        "the template refuses some conversations",
-        "Training pipelines drop such rows or stop, so less is trained than the data holds.",
-        "A role or an order of roles that the template does not have.",
-        "Repair the rows, or use a template that accepts them.",
-        applies=("chats",),
-        needs=("renderer",),
-    ),
-    Rule(
-        "system-dropped",
-        "error",
-        "the system message is missing from the rendering",
-        "The model is trained to follow instructions that it does not see. Serving may show them all the same: some "
-        "templates write the system message only if the last message is the user's, as in a prompt.",
-        "The template has no system role and drops the message without an error.",
-        "Put the text into the first user message, or use another template.",
-        applies=("chats", "tokenizer"),
-        needs=("renderer",),
-    ),
-    Rule(
-        "system-folded",
-        "info",
-        "the system message is written into the user's turn",
-        "The format has no system role. This works if serving renders it in the same way.",
-        "The template does this by design (Gemma, Mistral).",
-        "Nothing to do if training and serving use this template.",
-        applies=("chats", "tokenizer"),
-        needs=("renderer",),
-    ),
-    Rule(
-        "reasoning-dropped",
-        "warning",
-        "the format does not write the reasoning of an answer",
-        "The reasoning is missing from the ids, without any error: the model is trained to answer without it.",
-        "The data has reasoning_content (or thinking), and the format has none (Llama 3, Qwen2.5, Gemma).",
-        "Use a format with reasoning, drop the field, or write it into content; builds refuse such rows with "
-        "--on-unwritten error.",
-        ("OpenPipe/ART#726",),
-        ("chats",),
-        needs=("renderer",),
-    ),
-    Rule(
-        "text-not-written",
-        "error",
-        "the format does not write a text, a call or a name",
-        "What the row says is missing from the ids, without any error of the template.",
-        "The template knows fewer roles, or one call a turn.",
-        "Use a format that has a place for it, or repair the row; builds refuse rows that lose a text or a call "
-        "(--on-unwritten content).",
-        applies=("chats",),
-        needs=("renderer",),
-    ),
-    Rule(
-        "history-thinking-stripped",
-        "warning",
-        "reasoning is dropped from history, so one sequence cannot train every turn as it was produced",
-        "Earlier turns are trained without the reasoning with which the model produces them when it is served.",
-        "The template writes reasoning in the last turn only.",
-        "Make one sample for each such turn (--samples auto, build_training_samples), or retain all reasoning "
-        "(preserve_all_thinking).",
-        ("ollama/ollama#10448", "OpenPipe/ART#726"),
-        ("chats",),
-        needs=("renderer",),
-    ),
-)
+    for index, message in enumerate(chat.messages):
+        if message["role"] != "assistant" or message.get("tool_calls") or reasoning_of(message):
+            continue
+        if all(map(is_blank, texts_of(message))):
+            yield index, "the assistant message has no text, no reasoning and no call"
 
 
 def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str] | None) -> None:
@@ -132,6 +39,9 @@ def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str
     Args:
         controls: matches the text of any control token of the tokenizer; `None` without a tokenizer.
     """
+    for chat in chats:
+        for rule, faults in (("role-order", _role_order(chat)), ("empty-answer", _empty_answer(chat))):
+            counters.add(rule, [chat.evidence(index, note) for index, note in faults])
     if controls is None:
         return
     for chat in chats:
@@ -160,7 +70,7 @@ def _hash_of(chat: ChatRow) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
-def _order_faults(messages: Sequence[Message]) -> Iterator[tuple[int | None, str]]:
+def _order_faults(messages: Sequence[Message]) -> Iterator[Fault]:
     """Message index (`None`: the conversation) and fault of everything out of order."""
     roles = [message["role"] for message in messages]
     # Instructions may come before the first user message.

@@ -10,7 +10,6 @@ from typing import Any, Final
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layouts.probes import AnyRenderer, assistant, user
 from niels_gpt.doctor.rows import ChatRow, texts_of
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, normalise, reasoning_of
 
@@ -216,33 +215,3 @@ def finish(counters: Counters) -> None:
     """Drop or soften rare markup of templates: one word of it may be meant. Called after the last row."""
     total = counters.sums[MESSAGES]
     counters.keep_frequent("template-text-in-content", max(FEWEST, REMARK * total), WARNING * total)
-
-
-def _rule(name: str, title: str, meaning: str, cause: str, fix: str) -> Rule:
-    return Rule(name, "warning", title, meaning, cause, fix, applies=("chats",))
-
-
-RULES: Final = (
-    _rule(
-        "text-damaged",
-        "texts were decoded wrongly",
-        "The model learns to write character salad (Ã©, â€™) or U+FFFD; both cost several tokens for each letter.",
-        "UTF-8 that was read in another encoding (Windows-1252), or bytes that were cut in the middle of a character.",
-        "Read the source again as UTF-8; the library ftfy repairs most texts whose bytes are all there.",
-    ),
-    _rule(
-        "template-text-in-content",
-        "contents hold the markup of another chat template",
-        "The model learns to write turns of another format inside its answers; such markup also hides several turns in "
-        "one message.",
-        "Conversations were stored as rendered text, or collected from a model whose stop was not recognised.",
-        "Parse the text into messages, or remove the markup.",
-    ),
-    _rule(
-        "think-tags-in-content",
-        "contents hold tags of reasoning",
-        "Templates take the first tags for the borders of reasoning: the answer is cut there or trained twice.",
-        "Outputs of a reasoning model were stored without separating the reasoning, or were cut inside it.",
-        "Put reasoning into reasoning_content, and drop rows whose reasoning has no end.",
-    ),
-)

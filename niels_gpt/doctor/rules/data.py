@@ -10,85 +10,8 @@ import numpy as np
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
 from niels_gpt.store.masks import IGNORE_INDEX
-
-RULES: Final = (
-    Rule(
-        "unusable-row",
-        "error",
-        "rows cannot be read",
-        "Loaders skip them without an error, or crash hours into a run.",
-        "Broken JSON, missing fields, columns of different lengths.",
-        "Repair or drop them.",
-    ),
-    Rule(
-        "empty-row",
-        "warning",
-        "rows are empty",
-        "They count in averages over rows and train nothing.",
-        "A filter emptied the contents and left the rows.",
-        "Drop them.",
-    ),
-    Rule(
-        "duplicate-row",
-        "warning",
-        "rows occur more than once",
-        "They weigh more than others. With copies in train and validation, validation loss is too low.",
-        "Sources overlap, or a file was appended to itself.",
-        "Drop the copies, or silence this rule with the reason.",
-    ),
-    Rule(
-        "validation-leak",
-        "error",
-        "rows are in the validation data, too",
-        "Validation loss measures what the model has seen, so it falls while the model gets worse.",
-        "Data was split after it was copied, or sources overlap with a benchmark.",
-        "Remove these rows from one of the two; split by conversation before augmenting.",
-        applies=("chats", "tokens"),
-        needs=("validation",),
-    ),
-    Rule(
-        "id-out-of-range",
-        "error",
-        "ids are not in the vocabulary",
-        "The embedding lookup reads past its table: a crash on the GPU, or a token with another meaning.",
-        "Rows were tokenised with another tokenizer, or ids wrapped around in a small integer type.",
-        "Tokenise again with this tokenizer.",
-        applies=("tokens",),
-        needs=("vocabulary",),
-    ),
-    Rule(
-        "labels-preshifted",
-        "error",
-        "labels are already shifted",
-        "The Hugging Face trainers shift labels themselves, so the model learns to predict the token after the next.",
-        "Labels were made for a trainer that expects them shifted (Megatron, torchtitan, nanochat).",
-        "Store labels aligned with input_ids.",
-        ("areal-project/AReaL#1427",),
-        ("tokens",),
-    ),
-    Rule(
-        "labels-foreign",
-        "error",
-        "labels are neither -100 nor the row's ids",
-        "The model is trained to predict other tokens than those in the text.",
-        "Labels and ids come from different rows or tokenizers.",
-        "Build both from one record.",
-        applies=("tokens",),
-    ),
-    Rule(
-        "over-long",
-        "warning",
-        "rows are longer than the maximum length",
-        "What is lost depends on the trainer. A cut that removes the end-of-turn teaches the model not to stop.",
-        "Long conversations and a smaller --sequence-length.",
-        "Choose a policy by its losses (see the table). Never cut inside an assistant turn.",
-        ("allenai/open-instruct#1876", "huggingface/trl#3927"),
-        needs=("ids",),
-    ),
-)
 
 
 def check(view: View) -> View:

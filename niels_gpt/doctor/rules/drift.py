@@ -9,44 +9,10 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.rows import ChatRow
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.token_display import TokenSpelling
 
-RULES: Final = (
-    Rule(
-        "template-drift",
-        "error",
-        "the two templates render the same conversation differently",
-        "When served, the model gets prompts in a format that it was not trained on. Evaluations with the training "
-        "code do not show it.",
-        "Two versions of a template, or a serving stack with a template of its own.",
-        "Serve with the template that training used.",
-        ("ollama/ollama#6823", "InternLM/lmdeploy#1945", "lm-sys/FastChat#2992"),
-        ("drift",),
-    ),
-    Rule(
-        "tokenizer-drift",
-        "error",
-        "the two tokenizers encode the same text differently",
-        "The same id has two meanings, so the served model reads noise.",
-        "Another version of the tokenizer, other added tokens, or a conversion.",
-        "Ship the tokenizer that training used.",
-        ("hiyouga/LlamaFactory#3426", "OpenBMB/MiniCPM-V#141"),
-        ("drift",),
-    ),
-    Rule(
-        "generation-prompt-drift",
-        "error",
-        "the two templates write different generation prompts",
-        "The model begins its answer after a prompt that it was not trained on.",
-        "A prefilled think tag or a newline in only one of the two.",
-        "Serve with the template that training used.",
-        ("InternLM/lmdeploy#1945",),
-        ("drift",),
-    ),
-)
 WINDOW: Final = 6  # tokens shown on either side of the first difference
 
 

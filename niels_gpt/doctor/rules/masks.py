@@ -10,86 +10,10 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules import answers, untrained
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import TurnMasks, View, without_empty_thoughts
 
 WITHOUT_MASK: Final = "row-without-mask"
 
-RULES: Final = (
-    Rule(
-        "mask-all-zero",
-        "error",
-        "no token of the row is trained",
-        "The row costs compute and teaches nothing. The loss is an average over the other rows, so it looks normal.",
-        "The assistant mask came from a template without {% generation %} markers, truncation removed the answer, or "
-        "the collator did not find its marker text.",
-        "Build masks from attribution instead (niels-gpt episodes build, build_training_sample), or drop such rows.",
-        ("huggingface/transformers#34172", "marin-community/marin#7237", "Liquid4All/liquid-finetune#37"),
-        needs=("mask",),
-    ),
-    Rule(
-        "mask-missing",
-        "warning",
-        "conversations have no mask",
-        "Without a mask trainers train every token: the model learns to write user messages and headers.",
-        "The rows were tokenised without labels, or the column was dropped.",
-        "Store labels (or assistant_masks) beside the ids; niels-gpt episodes build does.",
-        ("huggingface/trl#3728",),
-        ("tokens",),
-        needs=("turns",),
-    ),
-    Rule(
-        WITHOUT_MASK,
-        "error",
-        "rows have no mask, and others have one",
-        "Collators end the training at such a row, or train all of its tokens, prompts included.",
-        "Sources with and without labels were joined into one dataset, or a step wrote labels for some rows only.",
-        "Write labels for these rows too (niels-gpt doctor --fix does), or leave them out.",
-        applies=("tokens",),
-    ),
-    Rule(
-        "mask-all-one",
-        "error",
-        "all tokens are trained, prompts included",
-        "The model learns to write user messages and headers. The loss falls faster: templates are predictable.",
-        "Labels are a copy of input_ids, or a mask was dropped on the way, for example by packing.",
-        "Train only what the model samples; keep mask and ids in one record through packing.",
-        ("huggingface/trl#3728", "karpathy/nanochat#582"),
-        needs=("mask", "prompts"),
-    ),
-    Rule(
-        "mask-shifted",
-        "error",
-        "the mask is off by one token",
-        "Either the first token of each answer is never trained, or the end-of-turn is not. The loss curve shows "
-        "neither.",
-        "Targets were shifted twice or not at all, or prompt and answer were encoded separately and share a token when "
-        "encoded together.",
-        "Shift in one place only. Compare ids, not lengths, where prompt and completion meet.",
-        ("areal-project/AReaL#1427", "huggingface/trl#5213", "pytorch/torchtitan#4504"),
-        needs=("mask", "turns"),
-    ),
-    Rule(
-        "padding-trained",
-        "error",
-        "padding is in the loss",
-        "Padding after padding is trivial to predict: the loss looks low, and real tokens get less weight.",
-        "Labels were padded with the padding token instead of -100.",
-        "Pad labels with -100.",
-        ("unslothai/unsloth#416",),
-        needs=("mask", "padding"),
-    ),
-    Rule(
-        "loss-share",
-        "warning",
-        "the share of trained tokens is unusual",
-        "Usually 30 to 80 of 100 tokens are trained. Fewer than 10 or more than 98 usually mean a wrong mask. Where "
-        "the turns are known and the mask covers the answers, nothing is reported: such rows have long prompts.",
-        "A mask that leaves out answers, or one that covers prompts.",
-        "Look at some rows: niels-gpt show, niels-gpt render.",
-        needs=("mask",),
-    ),
-)
 
 # Trained tokens of all tokens, in rows that train some and not all.
 MIN_SHARE: Final = 0.10

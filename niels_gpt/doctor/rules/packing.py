@@ -2,49 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from niels_gpt.doctor.layouts.turns import occurrences
 from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Int64s
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
-
-RULES: Final = (
-    Rule(
-        "packed-start-trained",
-        "error",
-        "the first token of a packed text is in the loss",
-        "The model learns to predict it from the end of an unrelated text, which is noise.",
-        "Texts were joined together with masks that train the first token of each.",
-        "Set the label of each text's first token to -100 (position_ids == 0).",
-        ("huggingface/trl#3067",),
-        ("tokens",),
-        needs=("mask",),
-    ),
-    Rule(
-        "attention-crosses",
-        "warning",
-        "rows hold several texts, and no column records where they begin",
-        "Tokens attend to the conversation before theirs, and positions are not reset.",
-        "Texts were concatenated without position_ids or seq_lengths.",
-        "Store position_ids that restart at 0, or seq_lengths, and use an attention kernel that reads them.",
-        ("huggingface/trl#805", "huggingface/alignment-handbook#204"),
-        ("tokens",),
-        needs=("beginnings",),
-    ),
-    Rule(
-        "packing-lengths",
-        "error",
-        "seq_lengths or position_ids do not match the row",
-        "Trainers compute attention from them; wrong ones join or cut texts, or crash a kernel.",
-        "Rows were cut or padded after packing.",
-        "Pack last. The lengths of a row must add up to its tokens, and positions must count up from 0.",
-        ("huggingface/trl#4554",),
-        ("tokens",),
-    ),
-)
 
 
 def check(view: View) -> None:

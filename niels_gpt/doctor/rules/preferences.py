@@ -13,51 +13,10 @@ from niels_gpt.datasets import Dataset
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.rows import Int64s
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.messages import Message
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.preference_files import record_to_preference
-
-RULES: Final = (
-    Rule(
-        "identical-pair",
-        "warning",
-        "the two sides of a pair are the same",
-        "The gradient of DPO and of reward training is zero for such a pair, and the accuracy counts it as wrong.",
-        "Both sides are samples of one model at a low temperature, or a column was copied.",
-        "Drop the rows.",
-        applies=("preferences",),
-    ),
-    Rule(
-        "chosen-shorter-than-prompt",
-        "error",
-        "a side is not longer than its prompt, so nothing of a completion is left",
-        "Nothing of the side is trained, or the pair is dropped; what remains of the prompt is taken for an answer.",
-        "A column holds the conversation up to the question, or the prompt alone fills --sequence-length.",
-        "Write the answers into both columns; for long prompts raise the sequence length, or cut with too_long='tail'.",
-        applies=("preferences",),
-    ),
-    Rule(
-        "prompt-mismatch",
-        "error",
-        "chosen and rejected answer different prompts",
-        "The model is taught that one prompt is better than another, not one answer.",
-        "Rows of two files were joined in a different order, or one side was cleaned or cut and the other was not.",
-        "Join the sides by the prompt, and drop rows whose prompts differ.",
-        applies=("preferences",),
-    ),
-    Rule(
-        "length-leakage",
-        "warning",
-        "the length of a completion predicts whether it is preferred",
-        "Length is easier to learn than quality: answers become longer (or shorter), and rewards rise all the same.",
-        "The annotators, or the model that judged, prefer long answers.",
-        "Balance the lengths (drop the pairs that differ most), or use a loss with a correction for length (SimPO, "
-        "length-normalised DPO).",
-        applies=("preferences",),
-    ),
-)
 
 # How sure the rule is (standard errors), and from which difference on a length matters.
 LEAST_SURE: Final = 4.0

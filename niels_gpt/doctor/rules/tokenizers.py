@@ -13,7 +13,6 @@ from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.probes import PROBES, AnyRenderer, render_probes
 from niels_gpt.doctor.rules.chats import system_fault
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.family import Family
@@ -24,108 +23,6 @@ from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
 
-_ALL: Final = ("chats", "tokens", "tokenizer")
-RULES: Final = (
-    Rule(
-        "eot-not-in-stop-set",
-        "error",
-        "serving does not stop at the end-of-turn",
-        "The model writes its end-of-turn, and transformers' generate() continues after it: it stops at the ids of "
-        "generation_config.json (of config.json, where there is none) and does not read the tokenizer's eos_token.",
-        "generation_config.json lists other ids than the template writes, often those of the base model.",
-        "Add the id to eos_token_id in generation_config.json.",
-        ("huggingface/open-r1#603", "unslothai/unsloth#416"),
-        _ALL,
-        needs=("renderer", "stops"),
-    ),
-    Rule(
-        "stop-set-unknown",
-        "info",
-        "the end-of-turn is not eos_token, and no generation_config.json lists it",
-        "Without other settings serving stops at eos_token only, so it does not stop at the end of a turn.",
-        "The tokenizer came without generation_config.json, or eos_token is that of the base model.",
-        "Add a generation_config.json whose eos_token_id lists the end-of-turn.",
-        ("huggingface/open-r1#603", "hiyouga/LlamaFactory#2352"),
-        _ALL,
-        needs=("renderer", "stops"),
-    ),
-    Rule(
-        "pad-is-eos",
-        "info",
-        "padding and end-of-text are the same token",
-        "Every tool that masks padding by id masks the real ends too.",
-        "tokenizer.pad_token = tokenizer.eos_token",
-        "Give padding a token of its own.",
-        ("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163"),
-        _ALL,
-        needs=("tokenizer",),
-    ),
-    Rule(
-        "tokenizer-changes-text",
-        "warning",
-        "the SentencePiece model does not give every text back",
-        "Ids stand for other text than the data: letters, spaces or line ends are gone, and no loss shows it.",
-        "A model trained elsewhere, with SentencePiece's own normalisation (nmt_nfkc) or without byte_fallback.",
-        "Train one with niels-gpt tokenizer train, or leave it if the language model was trained with it.",
-        applies=_ALL,
-        needs=("tokenizer",),
-    ),
-    Rule(
-        "bos-added-twice",
-        "warning",
-        "the template writes bos, and the tokenizer adds another",
-        "Rendered text that is encoded with the tokenizer's defaults begins with two bos tokens.",
-        "The template writes bos, and a post-processor of the tokenizer adds it again.",
-        "Encode rendered text with add_special_tokens=False (apply_chat_template with tokenize=True does).",
-        ("huggingface/trl#3328", "huggingface/open-r1#462"),
-        ("tokenizer",),
-        needs=("renderer",),
-    ),
-    Rule(
-        "no-generation-markers",
-        "info",
-        "the template has no {% generation %} markers",
-        "transformers' return_assistant_tokens_mask returns only zeros for it, and trainers then train nothing.",
-        "Most published templates have none.",
-        "Use niels_gpt's TemplateRenderer, which needs no markers.",
-        ("huggingface/transformers#34172", "huggingface/transformers#30650"),
-        ("tokenizer",),
-        needs=("renderer",),
-    ),
-    Rule(
-        "prefix-not-preserved",
-        "info",
-        "a turn is rendered differently once others follow it",
-        "What is trained as history differs from what the model samples, and a conversation must be rendered again to "
-        "be continued.",
-        "The template drops reasoning, or empty think blocks, from history.",
-        "Train one sample for each turn (build_training_samples).",
-        ("ollama/ollama#10448", "OpenPipe/ART#726"),
-        ("tokenizer",),
-        needs=("renderer",),
-    ),
-    Rule(
-        "template-refuses",
-        "info",
-        "the template refuses some kinds of conversation",
-        "Rows of these kinds cannot be rendered.",
-        "The format does not have these roles, orders or fields.",
-        "Check that your data has none of them: niels-gpt doctor DATA --tokenizer DIR.",
-        applies=("tokenizer",),
-        needs=("renderer",),
-    ),
-    Rule(
-        "attribution-partial",
-        "warning",
-        "the attribution of a rendering could not be proven",
-        "Masks made with this template may be wrong there.",
-        "The template writes no stop after answers, rebuilds contents, or begins answers otherwise than its prompt.",
-        "niels-gpt doctor template DIR says what is not proven, and whether a final_stop helps; or use a family.",
-        ("huggingface/tokenizers#1517",),
-        ("chats", "tokenizer"),
-        needs=("renderer",),
-    ),
-)
 SHOWN: Final = 12
 
 

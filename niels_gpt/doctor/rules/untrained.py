@@ -30,50 +30,10 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Bools, Int64s, covered
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import TurnMasks, View, after_white_space
 from niels_gpt.sources.curation.ngrams import mixed
 
-_CAUSE: Final = (
-    "A setting that trains some turns only, prompt/completion data made from whole conversations, or user text that "
-    "was encoded with control tokens and forges a turn."
-)
-_FIX: Final = (
-    "Look at the row. Train all assistant turns; where the format drops reasoning from history, one sample for each "
-    "turn (build_training_samples). Encode contents with control tokens off (niels_gpt's renderers do)."
-)
-RULES: Final = (
-    Rule(
-        "last-turn-only",
-        "warning",
-        "only the last assistant turn of a conversation is trained",
-        "The model learns nothing from earlier answers. Single-turn evaluations do not show it, long conversations do.",
-        _CAUSE,
-        _FIX,
-        needs=("mask", "turns"),
-    ),
-    Rule(
-        "first-turn-only",
-        "warning",
-        "only the first assistant turn of a conversation is trained",
-        "The model learns nothing from later answers: it learns to begin conversations and not to continue them.",
-        _CAUSE,
-        _FIX,
-        applies=("tokens",),
-        needs=("mask", "turns"),
-    ),
-    Rule(
-        "turns-untrained",
-        "warning",
-        "some assistant turns of a conversation are not trained",
-        "The model learns nothing from these answers; or they are forged turns, which are never trained.",
-        _CAUSE,
-        _FIX,
-        applies=("tokens",),
-        needs=("mask", "turns"),
-    ),
-)
-NAMES: Final = tuple(rule.id for rule in RULES)
+NAMES: Final = ("last-turn-only", "first-turn-only", "turns-untrained")
 MIN_SHARE_OF_SAMPLE: Final = 0.90  # of the rows with several turns; see `finish`
 AT_END = 16  # the number of tokens at the end of an answer that are part of its key
 # Where a format moves the system text: the numbers of tokens before an answer that a key can cover. All up to 16, then

@@ -31,48 +31,13 @@ from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.turns import occurrences
 from niels_gpt.doctor.rows import Bools, Turns
 from niels_gpt.doctor.rules.encoded_again import SAME, are_its_own
-from niels_gpt.doctor.rules.rule import Rule
 from niels_gpt.doctor.view import View
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 WRONG_TOKENIZER: Final = "wrong-tokenizer"
 OTHER_FORMAT: Final = "other-format"
 WRAPPED: Final = "ids-wrapped"
-RULES: Final = (
-    Rule(
-        WRONG_TOKENIZER,
-        "error",
-        "ids were made with another tokenizer",
-        "The model reads and learns other texts than those in the source. The loss starts high and still falls.",
-        "Rows were tokenised for another model, or the tokenizer was replaced afterwards.",
-        "Tokenise the source again with the tokenizer that trains, or pass the one that made the rows.",
-        applies=("tokens",),
-        needs=("turns",),
-    ),
-    Rule(
-        OTHER_FORMAT,
-        "error",
-        "rows hold no turn of this format",
-        "The model is trained on turns that serving never writes, and serving stops at an end that it has not seen.",
-        "The rows were rendered with the chat template of another model, or joined from plain texts.",
-        "Render the source again with the template that will serve; or name what wrote the rows (--renderer, "
-        "--template).",
-        ("ollama/ollama#6823", "hiyouga/LlamaFactory#3426"),
-        applies=("tokens",),
-        needs=("turns",),
-    ),
-    Rule(
-        WRAPPED,
-        "error",
-        "ids were stored in 16 bits, and those from 65,536 on are others now",
-        "Control tokens have the highest ids, so no turn begins or ends any more; the texts are noise.",
-        "ids.astype(np.uint16) with a vocabulary of more than 65,536 entries.",
-        "Tokenise again and store uint32.",
-        applies=("tokens",),
-        needs=("turns",),
-    ),
-)
-_NAMES: Final = (WRONG_TOKENIZER, OTHER_FORMAT, WRAPPED)
+NAMES: Final = (WRONG_TOKENIZER, OTHER_FORMAT, WRAPPED)
 # Findings that ids of another vocabulary cause by accident: these look like the rest of a turn or the start of a text.
 _BY_ACCIDENT: Final = ("begins-mid-turn", "packed-start-trained", "attention-crosses")
 
@@ -192,7 +157,7 @@ def all_wrong(counters: Counters) -> bool:
 
 
 def _wrong_rows(counters: Counters) -> int:
-    return sum(counters.hits[name].rows for name in _NAMES if name in counters.hits)
+    return sum(counters.hits[name].rows for name in NAMES if name in counters.hits)
 
 
 def finish(counters: Counters, encoder: PieceEncoder | None, layout: Layout | None) -> None:
