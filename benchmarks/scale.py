@@ -79,9 +79,9 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     build_unit(task, source, unit_tasks[0])  # what is loaded at first use
     seconds = timed(lambda: [build_unit(task, source, unit_task) for unit_task in unit_tasks[1:]])
     units = [Unit(unit_task.path) for unit_task in unit_tasks]
-    tokens = sum(unit.tokens for unit in units)
-    built = sum(unit.tokens for unit in units[1:])
-    rows = sum(len(part.lengths) for unit in units[1:] for part in unit.contents() if isinstance(part, Chunk))
+    chunks = [[part for part in unit.contents() if isinstance(part, Chunk)] for unit in units]
+    first, built = (sum(len(part.ids) for each in some for part in each) for some in (chunks[:1], chunks[1:]))
+    tokens, rows = first + built, sum(len(part.lengths) for each in chunks[1:] for part in each)
     yield "tokens in a conversation", tokens / ROWS, "tokens"
     yield "input for a token", size / tokens, "bytes"
     yield "units: tokens for a core", built / seconds, "tokens/s"

@@ -6,12 +6,8 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +25,7 @@ from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
-from tests.conftest import EOT, REPOSITORY, FakeTokenizer, run_cli
+from tests.conftest import EOT, FakeTokenizer, run_cli
 from tests.test_bad_input import BUILD, DATA, GOOD, USAGE, Niels, Result, check_refused, runner
 
 SHARD_TOKENS = 1000
@@ -307,62 +303,7 @@ def test_another_tokenizer_is_refused(niels: Niels, tokenizer: SentencePieceToke
             open_dataset(tokenizer=other)
 
 
-# Builds that do not end, and builds that meet
-
-
-def small_build(out: Path, *, seed: int = 1, overwrite: bool = False) -> None:
-    build_sft_cache(
-        _eight_chats(),
-        str(out),
-        tokenizer=FakeTokenizer(),
-        val_frac=0.25,
-        seed=seed,
-        source_name="chats",
-        source_config={"rows": 8},
-        overwrite=overwrite,
-    )
-
-
-def _eight_chats() -> Iterator[list[Any]]:
-    for number in range(8):
-        sys.audit("tests.row")
-        yield [{"role": "user", "content": f"say {number}"}, {"role": "assistant", "content": f"{number} it is"}]
-
-
-def die_at(moment: int) -> None:
-    """Let SIGKILL strike this process before the `moment`-th row, opening, creation, renaming or removal from now."""
-    passed = count(1)
-
-    def kill(event: str, arguments: object) -> None:
-        if event.startswith(("open", "os.", "shutil.", "fcntl.", "tests.")) and next(passed) == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(kill)
-
-
-def kill_builds_at_every_moment(folder: Path, *, overwrite: bool) -> None:
-    """Build `killed_1/chats`, `killed_2/chats`, ... below `folder`, each killed one step later, until one survives.
-
-    Runs in a process of its own, see below. With `overwrite` an earlier cache of seed 0 is being replaced.
-    """
-    os.fsync = lambda descriptor: None  # only a power cut needs it; here it would take most of the time
-    small_build(folder / "undisturbed/chats")  # loads what is only loaded when needed, so that moments are file steps
-    for moment in count(1):
-        out = folder / f"killed_{moment}/chats"
-        out.parent.mkdir()
-        if overwrite:
-            small_build(out, seed=0)
-        if (child := os.fork()) == 0:
-            try:
-                die_at(moment)
-                small_build(out, overwrite=overwrite)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        status = os.waitpid(child, 0)[1]
-        if not os.WIFSIGNALED(status):
-            assert os.waitstatus_to_exitcode(status) == 0
-            return
+# Builds that meet
 
 
 def is_whole(cache: Path) -> bool:
@@ -373,33 +314,6 @@ def is_whole(cache: Path) -> bool:
         return False
     assert list(verify_dataset(cache)) == []
     return True
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_killed_build_leaves_nothing_half_and_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
-) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    module = "tests.test_broken_caches"
-    call = f"kill_builds_at_every_moment(Path({str(tmp_path)!r}), overwrite={overwrite})"
-    program = f"from pathlib import Path; from {module} import kill_builds_at_every_moment; {call}"
-    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=True, timeout=100)
-    undisturbed = files(tmp_path / "undisturbed/chats")
-    killed = sorted(tmp_path.glob("killed_*"))
-    assert len(killed) > 20
-    for folder in killed:
-        out = folder / "chats"
-        if overwrite:
-            assert is_whole(out) or is_whole(folder / ".chats.replaced"), folder
-        elif not is_whole(out):
-            assert not out.exists()
-        small_build(out, overwrite=overwrite)
-        assert files(out) == undisturbed
-        assert [path.name for path in folder.iterdir()] == ["chats"]
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_of_two_builds_at_once_the_second_refuses(niels: Niels) -> None:

@@ -187,11 +187,6 @@ def _counts(totals: dict[str, int], splits: dict[str, dict[str, int]], rejection
     return counts
 
 
-def rows_of_chunk(chunk: Chunk) -> int:
-    """The number of rows in a chunk; the default, for chunks whose entries are rows."""
-    return len(chunk.lengths)
-
-
 @dataclass
 class Build:
     """One build, while its rows are read.
@@ -208,13 +203,12 @@ class Build:
     in_units: bool = False
     rejections: Rejections = field(init=False)
     _rows: Iterable[Any] = ()
-    _share: float | None = None  # of the input that is in the output
 
     def chunks(
         self,
         task: Task,
         rows: Iterable[Any],
-        rows_in: Callable[[Chunk], int] = rows_of_chunk,
+        rows_in: Callable[[Chunk], int] = lambda chunk: len(chunk.lengths),
         total: int | None = None,
     ) -> Generator[Chunk]:
         """The chunks of all rows, in order; see `Rejections.within_limit` for unusable rows.
@@ -232,7 +226,7 @@ class Build:
         if isinstance(rows, Sliceable):
             self.in_units = True
             chunks = (executor or IN_THIS_PROCESS).chunks(
-                task, rows, self.rejections, out=self.out, recipe=self.recipe, progress=progress, taken=self._taken
+                task, rows, self.rejections, out=self.out, recipe=self.recipe, progress=progress
             )
         elif executor is not None:
             raise UsageError(
@@ -243,6 +237,12 @@ class Build:
             chunks = self._encoded(task, rows)
         return self.rejections.within_limit(chunks, rows_in)
 
+    def _encoded(self, task: Task, rows: Iterable[Any]) -> Generator[Chunk]:
+        for chunk in task.chunks(rows, self.rejections):
+            if isinstance(rows, units.HasShare) and (share := rows.fraction_read()):
+                self.options.progress.reached(share)
+            yield chunk
+
     def divide(
         self,
         chunks: Iterable[Chunk],
@@ -250,40 +250,15 @@ class Build:
         write: Callable[[str, Chunk], None],
     ) -> None:
         """Write the rows of chunks, in order: to val where `in_val` says so, else to train."""
-        written = 0
         # Chunks come in the order of the input wherever they are made, so the bytes do not depend on it.
         for chunk in chunks:
             val = in_val(chunk)
             write("train", chunk.only(~val))
             write("val", chunk.only(val))
-            written += len(chunk.ids)
-            self.advance(len(chunk.ids), written)
-
-    def advance(self, tokens: int, written: int, most: int | None = None) -> None:
-        """Tell the progress of tokens that were taken, and how many there will be.
-
-        A quarter of the input read and a million tokens written means four million.
-
-        Args:
-            written: in all so far. most: the build stops at so many.
-        """
-        self.options.progress.advance(tokens)
-        if self._share:
-            expected = int(written / self._share)
-            self.options.progress.expect(expected if most is None else min(expected, most))
+            self.options.progress.advance(len(chunk.ids))
 
     def check_inputs(self) -> None:
         """Raise `ChangedWhileRead` if a file that was not read to its end has changed since it was hashed."""
         # A build whose budgets are full has left off in the middle of files, whose ends would have checked them.
         if isinstance(self._rows, HasHashedFiles) and self._rows.hashed is not None:
             self._rows.hashed.check_unfinished()
-
-    def _encoded(self, task: Task, rows: Iterable[Any]) -> Generator[Chunk]:
-        for chunk in task.chunks(rows, self.rejections):
-            if isinstance(rows, units.HasShare) and (share := rows.fraction_read()):
-                self._taken(share)
-            yield chunk
-
-    def _taken(self, share: float) -> None:
-        self._share = share
-        self.options.progress.reached(share)

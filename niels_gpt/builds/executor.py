@@ -16,9 +16,10 @@ where the input was cut, so the output does not depend on the units.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -69,19 +70,14 @@ class LocalRunner:
         """See `Runner`.
 
         Raises:
-            UsageError: the task or the source does not pickle.
-            EngineError: the workers of a unit died, three times.
+            UsageError: the task or the source does not pickle. EngineError: the workers of a unit died, three times.
         """
         if self.workers > 1:
             yield from built_in_order(pickled_job(task, source), unit_tasks, self.workers)
             return
         before = 0.0
-
-        def reached(share: float) -> None:
-            progress.reached(before + share * (unit_task.part.read - before))
-
         for unit_task in unit_tasks:
-            build_unit(task, source, unit_task, reached)
+            build_unit(task, source, unit_task, partial(_reached, progress, before, unit_task.part.read))
             before = unit_task.part.read
             yield unit_task
 
@@ -110,7 +106,6 @@ class UnitExecutor:
         out: Path,
         recipe: Mapping[str, Any],
         progress: Progress,
-        taken: Callable[[float], None],
     ) -> Generator[Chunk]:
         """The chunks of all units, in order; rejected rows are recorded between them, in the order of the input.
 
@@ -118,7 +113,6 @@ class UnitExecutor:
 
         Args:
             out, recipe: the output directory, beside which units are stored, and what decides its bytes.
-            taken: is told which share of the input has been given out, before each chunk and after the last.
         """
         # Once, here: all workers must read the same files, commit and format, and finding these may take requests.
         source = source.resolved()
@@ -126,29 +120,29 @@ class UnitExecutor:
         earlier = {path.name for path in folder.glob(units.FINISHED)}
         # Lazy: to find the slices the input is read, while the runner builds the first units.
         unit_tasks = (UnitTask(number, part, folder) for number, part in enumerate(source.slices(self.slice_bytes)))
+        is_here = isinstance(self.runner, LocalRunner)
         # Closed here, not by the garbage collector: the runner's workers end before this generator does.
-        before, is_here = 0.0, isinstance(self.runner, LocalRunner)
         with closing(self.runner.run(task, source, unit_tasks, progress)) as finished:
             for unit_task in finished:
                 is_earlier = unit_task.path.name in earlier
+                # What this machine has written just now is not compared with its checksum.
                 unit = _opened(task, source, unit_task, is_earlier, is_earlier or not is_here, progress)
-                tokens = 0
                 for part in unit.contents():
                     if isinstance(part, Rejected):
                         rejections.record([part])
-                        continue
-                    tokens += len(part.ids)
-                    # A unit from 0.2 to 0.4 of the input, of which half of the tokens have been taken: 0.3.
-                    taken(before + (unit_task.part.read - before) * tokens / max(1, unit.tokens))
-                    yield part
+                    else:
+                        yield part
                 # A `Counter` adds what it is updated with.
                 rejections.changed.update(unit.changed)
                 rejections.unread.update(unit.unread)
-                before = unit_task.part.read
-                taken(before)
+                progress.reached(unit_task.part.read)
 
 
 IN_THIS_PROCESS: Final = UnitExecutor()
+
+
+def _reached(progress: Progress, before: float, after: float, share: float) -> None:
+    progress.reached(before + share * (after - before))
 
 
 def _opened(
@@ -157,9 +151,9 @@ def _opened(
     """A finished unit. If it cannot be used, it is built again, in this process.
 
     Args:
-        is_earlier: an earlier run built it, so it may have been damaged since, or the files (images) that its rows name
-            may have changed: the recipe's hash covers which ones they are, not their bytes.
-        check: compare its hash, as of all that this machine has not written just now.
+        is_earlier: an earlier run built it, so the files (images) that its rows name may have changed since: the
+            recipe's hash covers which ones they are, not their bytes.
+        check: compare its checksum.
     """
     try:
         unit = Unit(unit_task.path, check=check)

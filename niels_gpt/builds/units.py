@@ -17,7 +17,7 @@ follows::
     {"slice": {"kind": "lines", "start": 0, ...}}
     {"tokens": 5, "rows": 2, "weights": "|u1", ...}   a b c d e (u4), 3 2 (i8), 0 1 1 0 1 (u1, or f4 for fractions)
     {"rejected": {...}}
-    {"end": {"tokens": 5, ...}, "crc32": ...}         the counts of all, and the checksum of all bytes before it
+    {"end": {...}, "crc32": ...}                      the counts of all, and the checksum of all bytes before it
 
 Units are not flushed to the disk, which would take longer than writing them: one that a power failure damaged differs
 from its checksum, and is built again.
@@ -155,7 +155,7 @@ class _Lines:
 
 
 def _write(task: Task, source: Sliceable, part: Slice, lines: _Lines, reached: Callable[[float], None]) -> None:
-    weights_dtype, tokens = "|u1" if task.binary_mask else "<f4", 0
+    weights_dtype = "|u1" if task.binary_mask else "<f4"
     rejections = _InPlace(lines)
     lines.line({"slice": _recorded(part)})
     for chunk in task.chunks(source.read(part), rejections):
@@ -169,10 +169,9 @@ def _write(task: Task, source: Sliceable, part: Slice, lines: _Lines, reached: C
         lines.array(chunk.ids, "<u4")
         lines.array(chunk.lengths, "<i8")
         lines.array(chunk.weights, weights_dtype)
-        tokens += len(chunk.ids)
         if isinstance(source, HasShare) and (share := source.fraction_read()) is not None:
             reached(share)
-    end = {"tokens": tokens, "changed": dict(rejections.changed), "unread_keys": dict(rejections.unread)}
+    end = {"changed": dict(rejections.changed), "unread_keys": dict(rejections.unread)}
     last = {"end": end, "crc32": lines.checksum}
     lines.write(b"\n")  # by which the last line is found
     lines.line(last)
@@ -196,7 +195,7 @@ class Unit:
         check: compare all bytes with the checksum.
 
     Attributes:
-        tokens: the number of its ids. changed, unread: see `Rejections`.
+        changed, unread: see `Rejections`.
 
     Raises:
         DataError: the file is missing, or differs from what was written.
@@ -211,11 +210,10 @@ class Unit:
             if check and crc32(memoryview(self._data)[: max(0, self._stop)]) != last["crc32"]:
                 raise ValueError("its checksum is another one")
             end = last["end"]
-            self.tokens: int = end["tokens"]
+            self.changed: dict[str, int] = end["changed"]
+            self.unread: dict[str, int] = end["unread_keys"]
         except (OSError, ValueError, TypeError, LookupError) as error:
             raise DataError(f"{path}: differs from what was written ({error}); the unit is built again") from error
-        self.changed: dict[str, int] = end["changed"]
-        self.unread: dict[str, int] = end["unread_keys"]
 
     def contents(self) -> Iterator[Chunk | Rejected]:
         """The chunks, with the rejected rows in their places between them."""

@@ -149,8 +149,7 @@ def build_pretrain_cache(
             for portion in _portions(documents, budgets):
                 for name, parts in portion.items():
                     writers[name].write({"tokens": np.concatenate([np.zeros(0, dtype), *parts])})
-                tokens = sum(len(ids) for parts in portion.values() for ids in parts)
-                build.advance(tokens, sum(writer.tokens for writer in writers.values()), most=total)
+                options.progress.advance(sum(len(ids) for parts in portion.values() for ids in parts))
             if budgets.full:
                 # How far the last chunk reaches depends on the executor, the documents that are written do not.
                 build.rejections.usable = sum(budgets.documents.values())

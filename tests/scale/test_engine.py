@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from niels_gpt.builds.executor import LocalRunner, UnitExecutor
+from niels_gpt.builds.executor import LocalRunner
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.units import units_path
 from niels_gpt.episodes import build_episodes
-from niels_gpt.errors import DataError, EngineError, UsageError
+from niels_gpt.errors import DataError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.files.slices import Slice
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import KINDS, build, units, write_chats
@@ -185,61 +181,6 @@ def test_a_finished_build_is_not_built_twice_and_leaves_no_units(
     build("sft", chats, out, tokenizer, units(13_000), progress=progress)
     assert any("already built" in note for note in progress.notes)
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
-
-
-@dataclass(frozen=True)
-class Deadly:
-    """A chat file whose third slice kills its worker: once, or always."""
-
-    file: ChatFile
-    marker: Path
-    always: bool = False
-
-    def slices(self, slice_bytes: int) -> Any:
-        return self.file.slices(slice_bytes)
-
-    def resolved(self) -> Deadly:
-        return self
-
-    def read(self, part: Slice) -> Any:
-        if part == list(self.file.slices(10_000))[2] and (self.always or not self.marker.exists()):
-            self.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.file.read(part)
-
-
-def build_deadly(source: Deadly, out: Path, tokenizer: Any) -> None:
-    from niels_gpt.cache.build_cache import build_sft_cache
-
-    build_sft_cache(
-        source,  # type: ignore[arg-type]
-        str(out),
-        tokenizer=tokenizer,
-        val_frac=0.1,
-        seed=1,
-        executor=UnitExecutor(LocalRunner(2), slice_bytes=10_000),
-        source_name=source.file.name,
-        source_config=source.file.config(),
-        max_bad_rows=1_000,
-    )
-
-
-def test_a_worker_that_is_killed_is_replaced(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
-) -> None:
-    build_deadly(Deadly(chats, tmp_path / "died"), tmp_path / "out", tokenizer)
-    assert (tmp_path / "died").exists()
-    build("sft", chats, tmp_path / "serial", tokenizer, max_bad_rows=1_000)
-    assert digests(tmp_path / "out") == digests(tmp_path / "serial")
-
-
-@pytest.mark.slow
-def test_a_unit_that_kills_every_worker_is_named(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
-) -> None:
-    with pytest.raises(EngineError, match=r"workers died 3 times and unit 2 \(lines .*never finished"):
-        build_deadly(Deadly(chats, tmp_path / "died", always=True), tmp_path / "out", tokenizer)
-    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_cut_or_sent_is_refused(
