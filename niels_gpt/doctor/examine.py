@@ -23,7 +23,7 @@ from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.open_input import Opened
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, ChatRow, Int64s, TokenRows, Turns, chat_rows
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, ChatRow, Turns, chat_rows
 from niels_gpt.doctor.rules import (
     calls,
     chats,
@@ -39,6 +39,7 @@ from niels_gpt.doctor.slices import Slice, Stored, decoded
 from niels_gpt.doctor.stored import rows_of
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
+from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 from niels_gpt.interrupts import sigint_blocked
 from niels_gpt.messages import is_untrained, weight_of
 from niels_gpt.ranges import WORKERS

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from niels_gpt.datasets import Dataset, open_dataset
-from niels_gpt.doctor.columns import is_batch, is_tokenised, rows_of_batch
-from niels_gpt.doctor.rows import Int64s
+from niels_gpt.doctor.columns import is_batch, rows_of_batch
 from niels_gpt.doctor.slices import (
     SLICE_ROWS,
     Slice,
@@ -27,6 +26,8 @@ from niels_gpt.doctor.slices import (
 )
 from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
 from niels_gpt.errors import InputError, UsageError, shown
+from niels_gpt.inputs.columns import ids_name, ids_name_of_schema
+from niels_gpt.inputs.rows import Int64s
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import DEFAULT_SEED, order
 from niels_gpt.sources.files.formats import Name
@@ -227,7 +228,7 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
 
 def _is_row_of_ids(value: Any) -> bool:
     """Whether this is a row of ids; a message is none, though it may say how many `tokens` it has."""
-    return isinstance(value, Mapping) and is_tokenised(value) and "role" not in value
+    return isinstance(value, Mapping) and ids_name(value) is not None and "role" not in value
 
 
 def _listed(source: Any) -> list[Any]:
@@ -308,7 +309,7 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
     if opened.form in ("parquet", "arrow"):
         # Column names alone decide here; no row has to be decoded.
         batch = next((batch for _, _, batch in opened._batches()), None)
-        if batch is not None and is_tokenised(batch.schema.names):
+        if batch is not None and ids_name_of_schema(batch.schema):
             return replace(opened, kind="tokens")
         first = [] if batch is None else batch_records(batch.slice(0, 20), [""] * min(20, batch.num_rows))
     else:
@@ -318,7 +319,7 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
     rows = [record.value for record in first if isinstance(record, Record)]
     objects = [row for row in rows if isinstance(row, Mapping)]
     # One row is enough: a file holds one kind of rows, and some may be damaged.
-    if any(is_tokenised(row) for row in objects):
+    if any(ids_name(row) for row in objects):
         return replace(opened, kind="tokens")
     found = form or next(filter(None, map(detect, objects)), None)
     # A conversation with a label beside it is a conversation; two sides without one are a pair.

@@ -19,17 +19,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.doctor.columns import IDS, STARTS, columns_of, is_tokenised, token_rows
 from niels_gpt.doctor.context import Context
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.report import Report
-from niels_gpt.doctor.rows import Bools, covered
+from niels_gpt.doctor.rows import covered
 from niels_gpt.doctor.rules.tokenizers import served_and_missing
 from niels_gpt.doctor.slices import decoded
 from niels_gpt.doctor.view import Scope, TurnMasks, View, without_empty_thoughts
 from niels_gpt.errors import UsageError
+from niels_gpt.inputs.columns import IDS, STARTS, Places, columns_of, ids_name, token_rows
+from niels_gpt.inputs.rows import Bools
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.store.files import atomic_file, write_atomic
@@ -165,9 +166,10 @@ def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) 
                 continue
             # Of a row alone, a mask that is empty is none.
             value = {name: column for name, column in record.value.items() if name in IDS or not _is_empty(column)}
-            columns, problems = columns_of([value])
-            rows, more = token_rows(columns, np.array([number]), [record.where])
-            unusable = not is_tokenised(value) or any(each.rule == "unusable-row" for each in (*problems, *more))
+            place = Places(np.array([number]), [record.where])
+            columns, misfits = columns_of([value], place)
+            rows, more = token_rows(columns, place)
+            unusable = not ids_name(value) or any(each.rule == "unusable-row" for each in (*misfits, *more))
             if unusable or not len(rows):
                 done.left_out["unusable-row" if unusable else "empty-row"] += 1
                 continue

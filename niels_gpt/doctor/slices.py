@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from niels_gpt.doctor.rows import Int64s
 from niels_gpt.errors import InputError
 from niels_gpt.extras import check_library
+from niels_gpt.inputs.rows import Int64s
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, parse_line, read_lines
 from niels_gpt.sources.files.records import batch_records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.datasets import Dataset
-from niels_gpt.doctor.rows import Int64s, TokenRows
+from niels_gpt.inputs.rows import Int64s, TokenRows
 
 
 def sentinels_of(dataset: Dataset) -> dict[str, int]:

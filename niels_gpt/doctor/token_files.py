@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.doctor.rows import Int64s
 from niels_gpt.doctor.slices import SLICE_BYTES, SLICE_ROWS, Slice
 from niels_gpt.errors import UsageError
 from niels_gpt.imports.arrays import NO_ID, NUMPY_HEADER, SNIFFED, ids_of, token_dtype_of, width_of
 from niels_gpt.imports.formats import ImportOptions, SplitFiles, map_file
 from niels_gpt.imports.run import FORMATS
+from niels_gpt.inputs.rows import Int64s
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
@@ -107,10 +107,11 @@ class TokenFiles:
         file = _first_file(self.path) if self.form == "tokens" else None
         if file is not None:
             dtype = _dtype_of(file)
-            if len(self.ends) > 1:
-                # Several ids of the tokenizer may end texts: it is the first one that occurs among the first ids.
-                ids = ids_of(file, dtype).reshape(-1)[:SNIFFED]
-                eos_id = next((end for end in self.ends if (ids == end).any()), eos_id)
+            ids = ids_of(file, dtype).reshape(-1)[:SNIFFED]
+            # Several ids of the tokenizer may end texts: it is the first one that occurs among the first ids.
+            eos_id = next((end for end in self.ends if (ids == end).any()), eos_id)
+            if eos_id > np.iinfo(ids.dtype).max:  # the tokenizer is another, which rules report
+                eos_id = NO_ID
         found = FORMATS[self.form].open(self.path, ImportOptions(eos_id, dtype))
         if self.split is not None and self.split not in found:
             raise UsageError(f"{self.path}: no split {self.split!r}; it has {', '.join(found)}")
@@ -134,7 +135,7 @@ class TokenFiles:
             base = number
             for rows in files.read():
                 lengths = rows.lengths
-                if not self.ends and self.form == "tokens":
+                if files.eos_id == NO_ID:
                     # Without separators a stream has no known documents, so it is examined in windows of `WINDOW`
                     # tokens: 10,000 are 4096, 4096 and 1808.
                     cut = [np.diff(np.append(np.arange(0, n, WINDOW), n)) for n in lengths.tolist()]

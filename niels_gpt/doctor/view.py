@@ -16,7 +16,8 @@ from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.headers import WrongHeaders, wrong_headers
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.turns import turns_of
-from niels_gpt.doctor.rows import ROLES, Bools, Int64s, TokenRows, Turns, counts_in, covered
+from niels_gpt.doctor.rows import ROLES, Turns, counts_in, covered
+from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 
 WINDOW = 6  # tokens shown on either side of a hit
 # If the tokenizer names no padding token, a control token repeated this often at a row's end is padding.

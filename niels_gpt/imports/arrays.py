@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import InputError, UsageError, storage_errors
+from niels_gpt.errors import InputError, UsageError, shown, storage_errors
 from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, as_ids, by_split, map_file, require
 from niels_gpt.store.files import map_array, map_npy
@@ -39,7 +39,15 @@ OTHER_HEADERS: Final = {
     b"PK\x03\x04": "an archive, as numpy.savez and torch.save write; write its ids with numpy.save",
     b"\x1f\x8b\x08": "packed by gzip; unpack it",
     b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it",
+    b"BZh": "packed by bzip2; unpack it",
+    b"\xfd7zXZ": "packed by xz; unpack it",
+    b"ARROW1": "an Arrow file; write its rows as parquet, and pass --from hf",
+    b"\x89HDF": "HDF5; write its ids with numpy.save",
+    b"\x80\x02": "a pickle; write its ids with numpy.save",
+    b"\x80\x04": "a pickle; write its ids with numpy.save",
+    b"version https://git-lfs": "a pointer of Git LFS, without the data itself; run: git lfs pull",
 }
+TEXT: Final = frozenset(b"\t\n\r" + bytes(range(32, 127)))
 # The first ids of a raw file show a wrong dtype: of so many, see `width_of`.
 SNIFFED, UPPER, LARGE = 1 << 16, 16, 1 << 20
 
@@ -52,6 +60,12 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
         streams = [file for file, ids in zip(files, arrays, strict=True) if ids.ndim == 1]
         if streams and options.eos_id is None:
             raise UsageError(f"{streams[0]}: records not where documents end; pass the id that ends them (--eos-id)")
+        for file, ids in zip(files, arrays, strict=True):
+            if ids.ndim == 1 and ids.size and NO_ID != (options.eos_id or 0) > np.iinfo(ids.dtype).max:
+                raise UsageError(
+                    f"{file}: {options.eos_id} is no {ids.dtype.name}, in which its ids are stored, so no document "
+                    "would end; pass the id that ends documents (--eos-id)"
+                )
         read = partial(_read, files, options)
         tokens = sum(ids.size for ids in arrays)
         splits[split] = SplitFiles(files, False, read, tokens, options.eos_id if streams else None)
@@ -94,12 +108,14 @@ def ids_of(file: Path, dtype: str | None) -> npt.NDArray[Any]:
     if file.exists() and not file.is_file():  # a pipe, in which no program may ever write
         raise InputError(f"{file}: a pipe or device; expected a file of ids. Remove it, or copy the file again")
     with storage_errors("reading", file), file.open("rb") as opened:
-        head = opened.read(16)
+        head = opened.read(256)
     if not head:
         return np.empty(0, "<u2")
     other = next((what for magic, what in OTHER_HEADERS.items() if head.startswith(magic)), None)
     if other is not None:
         raise InputError(f"{file}: begins as {other}")
+    if len(head) > 64 and set(head) <= TEXT:  # two letters are one id, so some ids may look like it, but not so many
+        raise InputError(f"{file}: is text ({shown(head[:24])}); expected ids. Build from it: niels-gpt build")
     if head.startswith(NUMPY_HEADER):
         ids = array_of(file)
     elif (header_dtype := token_dtype_of(file)) is not None:

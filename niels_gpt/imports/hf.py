@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError
-from niels_gpt.export.rows import Int64s, Rows, rows_of
+from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.extras import check_library
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, all_or_none, as_ids, by_split, require
-from niels_gpt.store.masks import IGNORE_INDEX, MASK_COLUMNS
+from niels_gpt.imports.formats import MOST_ID, ImportFormat, ImportOptions, SplitFiles, all_or_none, by_split, require
+from niels_gpt.inputs.columns import (
+    IDS,
+    KNOWN,
+    TRAINED,
+    Columns,
+    Places,
+    columns_of_arrow,
+    ids_name_of_schema,
+    token_rows,
+)
+from niels_gpt.inputs.rows import Bools, TokenRows
+from niels_gpt.store.masks import IGNORE_INDEX
 
 BATCH_ROWS = 1024
-TRAINED = ("labels", *MASK_COLUMNS)  # labels decide; without them all masks together
-OPTIONAL = (*TRAINED, "attention_mask", "seq_lengths")
+# Names of columns that say what is trained, or where texts begin: one that is not read would be left out silently.
+SAYS_MORE: Final = re.compile(r"(?<!special_tokens_)mask$|cu_seq_?lens|(segment|document|doc|sequence|seq)_ids?$")
 
 
 def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
@@ -29,18 +41,40 @@ def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
     splits = {}
     for split, files in found.items():
         # Only the footers are read here.
-        has_mask = {file: bool(set(TRAINED) & set(_parquet(file).schema_arrow.names)) for file in files}
-        splits[split] = SplitFiles(files, all_or_none(has_mask), partial(_read, files), sum(map(_ids_in, files)))
+        names = {file: _columns_of(file) for file in files}
+        has_mask = all_or_none({file: bool({*TRAINED} & {*names[file]}) for file in files})
+        tokens = sum(_values_in(file, names[file][0]) for file in files)
+        splits[split] = SplitFiles(files, has_mask, partial(_read, names, has_mask), tokens)
     return splits
 
 
-def _ids_in(path: Path) -> int:
-    """How many ids a file holds, as its footer records it."""
+def _columns_of(path: Path) -> list[str]:
+    """The columns of a file that are read, the ids first: texts and others are not.
+
+    Raises:
+        InputError: no ids, or a column that would have to be read, too.
+    """
+    schema = _parquet(path).schema_arrow
+    ids = ids_name_of_schema(schema)
+    if ids is None:
+        raise InputError(f"{path}: columns {', '.join(schema.names)}; expected input_ids, as in tokenized datasets")
+    known = KNOWN[len(IDS) :]
+    for field in schema:
+        if field.name not in known and SAYS_MORE.search(field.name) and hasattr(field.type, "value_type"):
+            raise InputError(
+                f"{path}: has a column {field.name}, which is not read; expected {', '.join(known)}. Give it one of "
+                "these names, or remove it if it says neither what is trained nor where texts begin"
+            )
+    return [ids, *(name for name in known if name in schema.names)]
+
+
+def _values_in(path: Path, column: str) -> int:
+    """How many values a column of lists has, as the footer records it."""
     metadata = _parquet(path).metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     # Parquet names the values of a column of lists `input_ids.list.element`.
-    return sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == "input_ids")
+    return sum(each.num_values for each in columns if each.path_in_schema.split(".")[0] == column)
 
 
 @contextmanager
@@ -65,17 +99,10 @@ def _parquet(path: Path) -> Any:
         return pyarrow.parquet.ParquetFile(path)
 
 
-def _read(files: list[Path]) -> Iterator[Rows]:
-    """The rows of files, a batch at a time."""
-    for path in files:
-        file = _parquet(path)
-        names = file.schema_arrow.names
-        if "input_ids" not in names:
-            raise InputError(f"{path}: columns {', '.join(names)}; expected input_ids, as in tokenized datasets")
-        # Texts and other columns are not read.
-        columns = [name for name in ("input_ids", *OPTIONAL) if name in names]
-        row = 0
-        batches = file.iter_batches(BATCH_ROWS, columns=columns)
+def _read(files: dict[Path, list[str]], has_mask: bool) -> Iterator[Rows]:
+    """The rows of files, of which some columns are read, a batch at a time."""
+    for path, columns in files.items():
+        row, batches = 0, _parquet(path).iter_batches(BATCH_ROWS, columns=columns)
         while True:
             with _named(path):
                 # In the `with`, so that an error while reading is named; not around `yield`, which would catch the
@@ -83,75 +110,62 @@ def _read(files: list[Path]) -> Iterator[Rows]:
                 batch = next(batches, None)
             if batch is None:
                 break
-            yield _rows(batch, f"{path}: rows from {row:,} on (from 0)")
-            row += batch.num_rows
+            numbers = np.arange(row, row + len(batch))
+            yield _rows(batch, Places(numbers, [f"{path} row {number}" for number in numbers.tolist()]), has_mask)
+            row += len(batch)
 
 
-def _rows(batch: Any, where: str) -> Rows:
-    """The rows of a batch: each text of a packed row is a row, and padding is removed."""
-    lists = {name: _lists(batch.column(name), f"{where}: {name}") for name in batch.schema.names}
-    ids, lengths = lists["input_ids"]
-    # `seq_lengths` has an entry for each text; all other columns have one for each token.
-    for name, (_, column_lengths) in lists.items():
-        if name != "seq_lengths" and not np.array_equal(column_lengths, lengths):
-            raise InputError(f"{where}: {name} and input_ids differ in length; the rows do not belong together")
-    weights = _weights(lists, where)
-    if "seq_lengths" in lists:
-        texts, per_row = lists["seq_lengths"]
-        # Texts 3 2 4 in rows of 2 1 texts: ends of texts 0 3 5 9, of rows 0 5 9, so the rows have 5 4 tokens.
-        ends = np.concatenate([[0], np.cumsum(texts)])[np.concatenate([[0], np.cumsum(per_row)])]
-        if texts.min(initial=0) < 0 or not np.array_equal(np.diff(ends), lengths):
-            raise InputError(f"{where}: seq_lengths do not add up to the lengths of input_ids")
-        lengths = texts
-    if "attention_mask" in lists:
-        # Padding may be on either side, and packed rows may number their texts 1, 2, ...
-        attended = lists["attention_mask"][0] != 0
-        row = np.repeat(np.arange(len(lengths)), lengths)
-        # Attended 1 1 0 | 1 0 in rows of 3 2: row 0 0 0 1 1, so 2 and 1 tokens are left.
-        lengths = np.bincount(row[attended], minlength=len(lengths)).astype(np.int64)
-        ids, weights = ids[attended], weights[attended] if weights is not None else None
-    # A row without attended tokens vanishes.
-    return rows_of(as_ids(ids, f"{where}: input_ids"), lengths[lengths > 0], weights)
-
-
-def _lists(column: Any, where: str) -> tuple[npt.NDArray[Any], Int64s]:
-    """The values of all rows of a column of lists, int64, and how many each row has."""
-    import pyarrow
-
-    if pyarrow.types.is_fixed_size_list(column.type):  # rows of one length, as `datasets` stores List(..., length=n)
-        column = column.cast(pyarrow.list_(column.type.value_type))
-    if not pyarrow.types.is_list(column.type) and not pyarrow.types.is_large_list(column.type):
-        raise InputError(f"{where}: holds {column.type}; expected a list of integers in every row")
-    if column.null_count or column.flatten().null_count:
-        raise InputError(f"{where}: holds null; expected a list of integers in every row")
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    if len(values) and values.dtype.kind not in "iub":
-        raise InputError(f"{where}: holds {values.dtype}; expected lists of integers")
-    return values.astype(np.int64), column.value_lengths().to_numpy().astype(np.int64)
-
-
-def _weights(lists: dict[str, tuple[npt.NDArray[Any], Int64s]], where: str) -> npt.NDArray[np.uint8] | None:
-    """1 on trained tokens, else 0; `None` without labels and masks.
+def _rows(batch: Any, places: Places, has_mask: bool) -> Rows:
+    """The rows of a batch: each text of a packed row is a row, and padding is removed.
 
     Raises:
-        InputError: labels that are neither -100 nor the id at their position: shifted, or something else.
+        InputError: a row that cannot be read as it is meant.
     """
-    if "labels" not in lists:
-        masks = {name: lists[name][0] for name in MASK_COLUMNS if name in lists}
-        for name, mask in masks.items():
-            if ((mask != 0) & (mask != 1)).any():
-                raise InputError(f"{where}: {name} holds {mask.max()}; expected 0 and 1")
-        return np.minimum.reduce(list(masks.values())).astype(np.uint8) if masks else None
-    values, ids = lists["labels"][0], lists["input_ids"][0]
-    trained = values != IGNORE_INDEX
-    if not np.array_equal(values[trained], ids[trained]):
-        # Shifted labels get a message of their own.
-        at = np.flatnonzero(trained[:-1])
+    columns, misfits = columns_of_arrow(batch, places)
+    nulls = np.flatnonzero(batch.column(0).is_null().to_numpy(zero_copy_only=False)).tolist()
+    misfits += places.misfits("unusable-row", [(row, "input_ids holds null in place of a list") for row in nulls])
+    rows, more = token_rows(columns, places)
+    for misfit in (*misfits, *more):
+        if misfit.rule != "empty-row":
+            raise InputError(f"{misfit.where}: {misfit.note}. Correct this row, or write the file without it")
+    if has_mask and rows.trained is None and len(rows):
+        raise InputError(
+            f"{rows.wheres[0]}: neither labels nor a mask, which other rows have; expected them in each row"
+        )
+    _check_trained(rows, columns)
+    keep = np.ones(len(rows.ids), dtype=np.bool_) if rows.attended is None else rows.attended
+    _refuse(rows, keep & ((rows.ids < 0) | (rows.ids > MOST_ID)), rows.ids, "input_ids", "ids from 0 to 2**32 - 1")
+    # Texts begin at 0 2 4 of 5 tokens, and the last token is padding: lengths 2 2 0.
+    begins = np.flatnonzero(rows.first_of_document)
+    lengths = np.add.reduceat(keep, begins, dtype=np.int64) if len(begins) else np.zeros(0, np.int64)
+    weights = None if rows.trained is None else rows.trained[keep].astype(np.uint8)
+    # A text without attended tokens vanishes.
+    return rows_of(rows.ids[keep].astype(np.uint32), lengths[lengths > 0], weights)
+
+
+def _check_trained(rows: TokenRows, columns: Columns) -> None:
+    """Raise `InputError` for masks other than 0 and 1, and labels that are neither -100 nor the id at their place."""
+    if rows.labels is None:
+        for name in rows.mask_from.split(", ") if rows.mask_from else ():
+            mask = columns[name].flat
+            if len(mask) == len(rows.ids):
+                _refuse(rows, (mask != 0) & (mask != 1), mask, name, "0 and 1")
+        return
+    trained = rows.labels != IGNORE_INDEX
+    wrong = trained & (rows.labels != rows.ids)
+    if wrong.any():
         # A label equal to the next id wherever it is set is shifted by one.
-        shifted = np.array_equal(values[at], ids[at + 1]) if len(at) else False
-        reason = "they are shifted by one, as for Megatron and torchtitan" if shifted else "they are something else"
-        raise InputError(f"{where}: labels differ from input_ids: {reason}; expected unshifted labels, the id or -100")
-    return np.asarray(trained, dtype=np.uint8)
+        at = np.flatnonzero(trained[:-1])
+        shifted = len(at) and np.array_equal(rows.labels[at], rows.ids[at + 1])
+        reason = "are shifted by one, as for Megatron and torchtitan" if shifted else "are something else than the ids"
+        _refuse(rows, wrong, rows.labels, "labels", f"the id or -100; they {reason}")
+
+
+def _refuse(rows: TokenRows, wrong: Bools, values: npt.NDArray[Any], name: str, expected: str) -> None:
+    """Raise `InputError` at the first wrong value."""
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise InputError(f"{rows.wheres[rows.row_of[at]]}: {name} holds {values[at]}; expected {expected}")
 
 
 HF = ImportFormat("hf", "parquet with input_ids and labels, masks or nothing", _open)

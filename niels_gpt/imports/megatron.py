@@ -71,11 +71,11 @@ def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
         code, starts, lengths = read_index(file)
         tokens = map_file(file.with_suffix(".bin"), DTYPES[code])
         # Documents follow each other, so the end of the last one is the end of all.
-        stop = int(starts[-1] + lengths[-1])
-        if lengths.min() < 1 or stop > len(tokens):
+        stop = int(starts[-1] + lengths[-1]) if len(starts) else 0
+        if stop != len(tokens):
             raise InputError(
                 f"{file}: ends at token {stop:,}, but {file.with_suffix('.bin').name} has {len(tokens):,}; the files "
-                "do not belong together, or a document is empty"
+                "do not belong together, or one of them is cut. Copy both again"
             )
         mask = None
         if masked:
@@ -85,13 +85,16 @@ def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
             mask = map_file(mask_file.with_suffix(".bin"), DTYPES[mask_code])
             if not np.array_equal(mask_lengths, lengths) or len(mask) != len(tokens):
                 raise InputError(f"{mask_file}: other lengths than {file.name}; mask and tokens do not belong together")
-        yield from rows_from(tokens, mask, starts, lengths, file)
+        # Megatron's builder writes documents without tokens, too; they have nothing to train.
+        filled = lengths > 0
+        yield from rows_from(tokens, mask, starts[filled], lengths[filled], file)
 
 
 def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     """The dtype code, and start and length of each document in tokens.
 
-    Sequences of lengths 3 2 4 with the document list 0 2 3 are documents of 5 and 4 tokens.
+    Sequences of lengths 3 2 4 with the document list 0 2 3 are documents of 5 and 4 tokens; 0 2 2 3 has an empty one,
+    too.
 
     Raises:
         InputError: another kind of file, a newer version, or a file that is cut.
@@ -109,15 +112,17 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     lengths = map_array(path, "<i4", offset=HEADER_BYTES, shape=(n,)).astype(np.int64)
     pointers = map_array(path, "<i8", offset=HEADER_BYTES + 4 * n, shape=(n,)).astype(np.int64)
     documents = map_array(path, "<i8", offset=HEADER_BYTES + 12 * n, shape=(entries,)).astype(np.int64)
-    if n == 0 or documents[0] != 0 or documents[-1] != n or (np.diff(documents) < 1).any():
+    if not entries or documents[0] != 0 or documents[-1] != n or (np.diff(documents) < 0).any() or (lengths < 0).any():
         raise InputError(f"{path}: its documents do not cover its {n:,} sequences; the index is damaged")
     # Pointers are in bytes. Rows are read as runs, from a first sequence to a last one, so there may be no gaps.
     starts = pointers // np.dtype(DTYPES[code]).itemsize
-    if (starts[1:] != starts[:-1] + lengths[:-1]).any():
+    if (starts != np.cumsum(lengths) - lengths).any():
         raise InputError(
             f"{path}: sequences do not follow each other in the .bin; expected files of Megatron's builder"
         )
-    return code, starts[documents[:-1]], np.add.reduceat(lengths, documents[:-1])
+    # Sequences of 3 2 4 end at 0 3 5 9; documents 0 2 2 3 begin at 0 5 5 and have 5 0 4 tokens.
+    ends = np.concatenate(([0], np.cumsum(lengths)))[documents]
+    return code, ends[:-1], np.diff(ends)
 
 
 MEGATRON = ImportFormat("megatron", ".bin and .idx of Megatron", _open)

@@ -89,6 +89,8 @@ def import_episodes(
     recorded = exported(source, progress)
     splits = source_format.open(source, ImportOptions(eos_id, dtype))
     mask_dtype = _mask_dtype(source, splits)
+    if eos_id is not None and vocab_size is not None and eos_id >= vocab_size:
+        raise UsageError(f"eos_id is {eos_id:,}, outside of the vocabulary of {vocab_size:,}; expected one of its ids")
     # Before the input is hashed, which may take hours; the build looks again.
     check_target_free(real_path(Path(out)), replaceable=MANIFEST_NAME if overwrite else None)
     hashed = HashedFiles()

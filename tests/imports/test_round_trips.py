@@ -98,16 +98,54 @@ def test_masks_of_trl_are_read(tmp_path: Path, masks: dict[str, Any], trained: l
 
 
 @pytest.mark.parametrize(
+    ("columns", "episodes_found"),
+    [
+        ({"position_ids": [[0, 1, 0, 1]]}, [[5, 6], [7, 8]]),
+        ({"position_ids": [[0, 1, 0, 1]], "attention_mask": [[1, 1, 1, 0]]}, [[5, 6], [7]]),
+        ({"position_ids": [[1, 0, 1, 2]], "attention_mask": [[0, 1, 1, 1]]}, [[6, 7, 8]]),
+        ({"attention_mask": [[1, 1, 2, 2]]}, [[5, 6], [7, 8]]),
+        ({"attention_mask": [[1, 2, 2, 0]]}, [[5], [6, 7]]),
+        ({"attention_mask": [[1, 1, 2, 2]], "position_ids": [[0, 1, 2, 3]]}, [[5, 6], [7, 8]]),
+        ({"attention_mask": [[1, 1, 2, 2]], "position_ids": [[0, 1, 0, 1]]}, [[5, 6], [7, 8]]),
+        ({"seq_lengths": [[1, 3]], "position_ids": [[0, 0, 1, 2]]}, [[5], [6, 7, 8]]),
+        ({"seq_start_id": [[0, 3]]}, [[5, 6, 7], [8]]),
+    ],
+)
+def test_texts_of_packed_rows_are_episodes(
+    columns: dict[str, Any], episodes_found: list[list[int]], tmp_path: Path
+) -> None:
+    """However a row tells where its texts begin: one episode of all would let texts attend to each other."""
+    path = write_parquet(tmp_path / "mine.parquet", input_ids=[[5, 6, 7, 8]], **columns)
+    import_episodes(path, "hf", tmp_path / "back")
+    assert [ids for ids, _ in read(tmp_path / "back")] == episodes_found
+
+
+def test_masks_of_megatron_bridge_belong_to_the_targets(tmp_path: Path) -> None:
+    rows = random_rows(80)
+    export(episodes(tmp_path / "in", rows), "megatron-bridge", tmp_path / "out", packing=True, max_length=50)
+    import_episodes(tmp_path / "out", "hf", tmp_path / "back")
+    assert sorted(read(tmp_path / "back")) == sorted(as_written(rows))
+
+
+@pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"text": ["a"]}, r"expected input_ids"),
+        ({"input_ids": [[1, 2, 3]], "labels": ["1 2 3"]}, r"row 0: labels holds string; expected a list of integers"),
+        ({"input_ids": [[1, 2, 3]], "labels": [b"123"]}, r"row 0: labels holds binary; expected a list of integers"),
+        ({"input_ids": [[1, 2, 3]], "labels": [None]}, r"row 0: neither labels nor a mask"),
+        ({"input_ids": [[1, 2], [3]], "labels": [[1, 2], None]}, r"row 1: 1 ids without labels, which other rows have"),
+        ({"input_ids": [[1, 2], [3]], "labels": [[1, 2], [None]]}, r"row 1: labels holds null among its numbers"),
+        ({"input_ids": [[1, 2, 3]], "train_mask": [[0, 1, 1]]}, r"a column train_mask, which is not read"),
+        ({"input_ids": [[1, 2, 3]], "document_ids": [[0, 0, 1]]}, r"a column document_ids, which is not read"),
+        ({"input_ids": [[1, 2, 3]], "position_ids": [[5, 2, 0]]}, r"row 0: position_ids neither count up"),
         ({"input_ids": [[1, 2, 3]], "labels": [[2, 3, -100]]}, r"shifted by one"),
         ({"input_ids": [[1, 2, 3]], "labels": [[9, 9, 9]]}, r"something else"),
-        ({"input_ids": [[1, 2, 3]], "labels": [[1, 2]]}, r"differ in length"),
-        ({"input_ids": [[1, 2, 3], None]}, r"holds null"),
-        ({"input_ids": [[1, -2, 3]]}, r"id -2"),
-        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[2]]}, r"do not add up"),
-        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[5, -2]]}, r"do not add up"),
+        ({"input_ids": [[1, 2, 3]], "labels": [[1, 2]]}, r"row 0: 3 ids and 2 labels"),
+        ({"input_ids": [[1, 2, 3], None]}, r"row 1: input_ids holds null"),
+        ({"input_ids": [[1, -2, 3]]}, r"row 0: input_ids holds -2"),
+        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[2]]}, r"row 0: seq_lengths add up to"),
+        ({"input_ids": [[1, 2, 3]], "seq_lengths": [[5, -2]]}, r"row 0: seq_lengths add up to"),
         ({"input_ids": [[1, 2, 3]], "assistant_masks": [[0, 2, 1]]}, r"holds 2; expected 0 and 1"),
     ],
 )
@@ -243,9 +281,9 @@ def test_damaged_parquet_ends_in_an_error_that_names_the_file(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"input_ids": [1, 2]}, "rows from 0 on .*: input_ids: holds int64; expected a list of integers"),
+        ({"input_ids": [1, 2]}, "row 0: input_ids holds int64; expected a list of integers"),
         ({"input_ids": ["x"]}, "holds string; expected a list of integers"),
-        ({"input_ids": [[1, 2**32 + 5]]}, r"id 4294967301; expected ids from 0 to 2\*\*32 - 1"),
+        ({"input_ids": [[1, 2**32 + 5]]}, r"row 0: input_ids holds 4294967301; expected ids from 0 to 2\*\*32 - 1"),
     ],
 )
 def test_columns_of_another_kind(tmp_path: Path, columns: dict[str, Any], message: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from niels_gpt.doctor import diagnose
 from niels_gpt.errors import InputError, OutputExists, UsageError
 from niels_gpt.export import export
 from niels_gpt.imports import FORMATS, import_episodes
@@ -104,12 +105,70 @@ def test_ids_of_dolma_have_the_suffix_of_numpy_alone(tmp_path: Path) -> None:
         (b"PK\x03\x04", "an archive"),
         (b"\x1f\x8b\x08", "packed by gzip; unpack it"),
         (b"\x28\xb5\x2f\xfd", "packed by zstd; unpack it"),
+        (b"ARROW1\0\0", "an Arrow file"),
+        (b"\x80\x04\x95", "a pickle"),
+        (b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"),
     ],
 )
 def test_other_files_are_no_ids(head: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(head + bytes(1000 - len(head)))
     with pytest.raises(InputError, match=rf"x\.bin: begins as {said}"):
         import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=0, dtype="uint16")
+
+
+def test_text_is_no_ids(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_text("The fox jumps over the dog.\n" * 10)
+    with pytest.raises(InputError, match=r"train\.bin: is text .*niels-gpt build"):
+        import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=0x2020, dtype="uint16")
+
+
+def megatron_file(path: Path, lengths: list[int], documents: list[int], tokens: int | None = None) -> Path:
+    """An index, and ids 0 1 2 ... as uint16."""
+    n = sum(lengths) if tokens is None else tokens
+    np.arange(n, dtype="<u2").tofile(path.with_suffix(".bin"))
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, len(lengths), len(documents))
+    pointers = 2 * (np.cumsum(lengths, dtype="<i8") - lengths)
+    path.write_bytes(
+        head + np.array(lengths, "<i4").tobytes() + pointers.tobytes() + np.array(documents, "<i8").tobytes()
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lengths", "documents", "found"),
+    [
+        ([3, 2, 4], [0, 2, 3], [[0, 1, 2, 3, 4], [5, 6, 7, 8]]),
+        ([3, 2, 4], [0, 2, 2, 3], [[0, 1, 2, 3, 4], [5, 6, 7, 8]]),
+        ([3, 2], [0, 0, 1, 2, 2], [[0, 1, 2], [3, 4]]),
+        ([3, 0, 2, 0], [0, 1, 2, 3, 4], [[0, 1, 2], [3, 4]]),
+        ([0, 3], [0, 2], [[0, 1, 2]]),
+    ],
+)
+def test_documents_of_megatron_may_be_empty(
+    lengths: list[int], documents: list[int], found: list[list[int]], tmp_path: Path
+) -> None:
+    megatron_file(tmp_path / "train.idx", lengths, documents)
+    import_episodes(tmp_path, "megatron", tmp_path / "back")
+    assert ids_in(tmp_path / "back") == found
+    assert diagnose(tmp_path).rows == len(found)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "documents", "tokens", "said"),
+    [
+        ([], [0], None, "no file contains rows"),
+        ([3, 2], [0, 1], None, r"train\.idx: its documents do not cover its 2 sequences"),
+        ([3, 2], [0, 2, 1, 2], None, r"train\.idx: its documents do not cover its 2 sequences"),
+        ([3, 2], [0, 1, 2], 8, r"train\.idx: ends at token 5, but train\.bin has 8"),
+        ([3, 2], [0, 1, 2], 4, r"train\.idx: ends at token 5, but train\.bin has 4"),
+    ],
+)
+def test_files_of_megatron_that_do_not_belong_together(
+    lengths: list[int], documents: list[int], tokens: int | None, said: str, tmp_path: Path
+) -> None:
+    megatron_file(tmp_path / "train.idx", lengths, documents, tokens)
+    with pytest.raises(InputError, match=said):
+        import_episodes(tmp_path, "megatron", tmp_path / "back")
 
 
 def test_shards_and_masks_beside_ids_are_refused(tmp_path: Path) -> None:
@@ -182,6 +241,8 @@ def test_what_cannot_be_ids_is_refused(tmp_path: Path) -> None:
     for options, said in (
         ({"eos_id": 1, "dtype": "uint32"}, "6 bytes are not a whole number of uint32"),
         ({"eos_id": 1, "dtype": "uint16", "vocab_size": 3}, "id 3 is outside the vocabulary of 3"),
+        ({"eos_id": 3, "dtype": "uint16", "vocab_size": 3}, "eos_id is 3, outside of the vocabulary of 3"),
+        ({"eos_id": 70_000, "dtype": "uint16"}, r"train\.bin: 70000 is no uint16, .*--eos-id"),
         ({"eos_id": 1, "dtype": "float16"}, "dtype is 'float16'; expected one of uint8, uint16"),
         ({"eos_id": 1}, r"train\.bin: begins as no known format, so it holds ids alone; pass their dtype \(--dtype\)"),
         ({"dtype": "uint16"}, r"train\.bin: records not where documents end; .*--eos-id"),

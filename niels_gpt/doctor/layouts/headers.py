@@ -25,7 +25,8 @@ import numpy as np
 
 from niels_gpt.doctor.layouts.layout import HeaderFacts, Layout
 from niels_gpt.doctor.layouts.turns import openings_of
-from niels_gpt.doctor.rows import ASSISTANT, TOOL, Bools, Int64s, TokenRows
+from niels_gpt.doctor.rows import ASSISTANT, TOOL
+from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 
 _WHITE_TOKENS = 4  # the most tokens of white space that are read after an opener; formats write one or two
 _NEVER_LONG = 1 << 30  # bytes

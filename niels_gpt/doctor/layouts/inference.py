@@ -31,8 +31,9 @@ from niels_gpt.doctor.layouts.headers import facts_of_headers
 from niels_gpt.doctor.layouts.layout import Ids, Layout
 from niels_gpt.doctor.layouts.probes import WITH_SYSTEM, WITHOUT_SYSTEM, AnyRenderer, assistant, render_probes, user
 from niels_gpt.doctor.layouts.turns import rows_of, turns_of
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, Bools, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, covered
 from niels_gpt.errors import MessageError
+from niels_gpt.inputs.rows import Bools
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.types import RenderedTokens

@@ -20,7 +20,8 @@ from functools import cached_property
 
 import numpy as np
 
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, Int64s
+from niels_gpt.doctor.rows import ASSISTANT, ROLES
+from niels_gpt.inputs.rows import Int64s
 
 Ids = tuple[int, ...]
 

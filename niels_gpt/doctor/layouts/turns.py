@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from niels_gpt.doctor.layouts.layout import Layout, PromptPart
-from niels_gpt.doctor.rows import ASSISTANT, Bools, Int64s, TokenRows, Turns
+from niels_gpt.doctor.rows import ASSISTANT, Turns
+from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 
 
 def turns_of(layout: Layout, rows: TokenRows) -> Turns:

@@ -8,8 +8,9 @@ import numpy as np
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layouts.layout import Layout
-from niels_gpt.doctor.rows import ASSISTANT, TOOL, Bools, covered
+from niels_gpt.doctor.rows import ASSISTANT, TOOL, covered
 from niels_gpt.doctor.view import TurnMasks, View
+from niels_gpt.inputs.rows import Bools
 
 UNTRAINED_ENDS: Final = "rows whose end-of-turn is not trained"
 

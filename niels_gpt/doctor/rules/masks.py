@@ -8,9 +8,9 @@ import numpy as np
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
-from niels_gpt.doctor.rows import Bools
 from niels_gpt.doctor.rules import answers, untrained
 from niels_gpt.doctor.view import TurnMasks, View, without_empty_thoughts
+from niels_gpt.inputs.rows import Bools
 
 WITHOUT_MASK: Final = "row-without-mask"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from niels_gpt.doctor.layouts.turns import occurrences
-from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Int64s
+from niels_gpt.doctor.rows import ASSISTANT, SYSTEM
 from niels_gpt.doctor.view import View
+from niels_gpt.inputs.rows import Int64s
 
 
 def check(view: View) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from niels_gpt.datasets import Dataset
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
-from niels_gpt.doctor.rows import Int64s
+from niels_gpt.inputs.rows import Int64s
 from niels_gpt.messages import Message
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, StoredGroup
 from niels_gpt.sources.files.inputs import Record, Rejected

@@ -13,8 +13,9 @@ import numpy as np
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layouts.layout import Layout
-from niels_gpt.doctor.rows import Bools, Int64s, Turns, counts_in
+from niels_gpt.doctor.rows import Turns, counts_in
 from niels_gpt.doctor.view import View
+from niels_gpt.inputs.rows import Bools, Int64s
 
 # By the id of a separator: rows whose last answer has its stop before it, and answers that have none.
 SEPARATED, BEFORE_SEPARATOR = "answers that end before separator", "answers cut before separator"

@@ -7,9 +7,10 @@ import numpy as np
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.turns import occurrences
-from niels_gpt.doctor.rows import ASSISTANT, ROLES, SYSTEM, Bools, Int64s, Turns, counts_in, covered
+from niels_gpt.doctor.rows import ASSISTANT, ROLES, SYSTEM, Turns, counts_in, covered
 from niels_gpt.doctor.rules import turn_ends
 from niels_gpt.doctor.view import View
+from niels_gpt.inputs.rows import Bools, Int64s
 
 USER = ROLES.index("user")
 _ARTICLES = dict.fromkeys(ROLES, "a") | {"assistant": "an"}

@@ -29,8 +29,9 @@ import numpy.typing as npt
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.layouts.layout import Layout
-from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, Bools, Int64s, covered
+from niels_gpt.doctor.rows import ASSISTANT, SYSTEM, covered
 from niels_gpt.doctor.view import TurnMasks, View, after_white_space
+from niels_gpt.inputs.rows import Bools, Int64s
 from niels_gpt.sources.curation.ngrams import mixed
 
 NAMES: Final = ("last-turn-only", "first-turn-only", "turns-untrained")

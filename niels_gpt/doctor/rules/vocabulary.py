@@ -29,9 +29,10 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.turns import occurrences
-from niels_gpt.doctor.rows import Bools, Turns
+from niels_gpt.doctor.rows import Turns
 from niels_gpt.doctor.rules.encoded_again import SAME, are_its_own
 from niels_gpt.doctor.view import View
+from niels_gpt.inputs.rows import Bools
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 WRONG_TOKENIZER: Final = "wrong-tokenizer"
