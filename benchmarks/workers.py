@@ -66,8 +66,19 @@ def _source(folder: Path, size: int) -> Path:
 
 def _build(source: Path, folder: Path, options: list[str]) -> tuple[float, float, float]:
     """Seconds by the clock, and of processors: of the first process and of all others."""
-    command = [sys.executable, "-m", "niels_gpt", "cache", "build-pretrain", source, "--tokenizer", pretrain.TOKENIZER]
-    command += ["--out", folder / "out", "--overwrite", "--max-train-tokens", 1 << 40, "--max-val-tokens", 0, *options]
+    command = [sys.executable, "-m", "niels_gpt", "build", "--kind", "pretrain", source]
+    command += [
+        "--tokenizer",
+        pretrain.TOKENIZER,
+        "--out",
+        folder / "out",
+        "--overwrite",
+        "--max-train-tokens",
+        1 << 40,
+        "--max-val-tokens",
+        0,
+        *options,
+    ]
     began, used = time.perf_counter(), dict[int, float]()
     with subprocess.Popen(
         [*map(str, command)], env=os.environ | {"RAYON_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL

@@ -1,6 +1,6 @@
 """Direct preference optimisation in plain torch: pairs from a PreferenceLoader, and exact resuming.
 
-niels-gpt preferences build pairs.jsonl --tokenizer ~/models/Qwen3-0.6B --out preferences/pairs
+niels-gpt build pairs.jsonl --tokenizer ~/models/Qwen3-0.6B --out preferences/pairs
 python examples/dpo_loop.py preferences/pairs --model ~/models/Qwen3-0.6B
 
 Without --model a tiny random Llama is trained.

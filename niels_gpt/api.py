@@ -8,7 +8,7 @@ torch, nor `ng.loader` for tokenizers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +17,7 @@ from niels_gpt.extras import with_extras_named
 from niels_gpt.progress import SILENT, Progress
 
 if TYPE_CHECKING:
+    from niels_gpt.building import Kind
     from niels_gpt.builds.renderer_encoder import Samples
     from niels_gpt.datasets import Dataset
     from niels_gpt.doctor.report import Report
@@ -215,6 +216,7 @@ def build(
     out: str | Path,
     tokenizer: Any,
     *,
+    kind: Kind | None = None,
     renderer_name: str = "auto",
     renderer_options: Mapping[str, Any] | None = None,
     loss_on: LossOn | Preset | None = None,
@@ -226,14 +228,15 @@ def build(
     progress: Progress = SILENT,
     **options: Any,
 ) -> Dataset:
-    """Conversations in files -> an episodes dataset. A killed build continues; a finished one is not built twice.
-
-    Rows with `chosen` and `rejected`, or of a `format` that `build_preferences` knows, become a dataset of preferences.
+    """Files of conversations, preferences or texts -> a dataset. A killed build continues, a finished one is kept.
 
     Args:
-        inputs: JSON lines, JSON, parquet; files, URLs or patterns.
+        inputs: JSON lines, JSON, parquet; of texts also text files and directories; files, URLs or patterns.
         out: the directory to create.
-        tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too.
+        tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too. Without a name, a
+            spm.model is written with its own sentinels; texts are encoded without a renderer.
+        kind: "episodes", "preferences", "sft" or "pretrain"; default by the shape of the rows: conversations become
+            episodes, rows with `chosen` and `rejected` preferences, texts a pretraining cache.
         loss_on: which tokens are trained: a `LossOn`, or the name of its preset; default everything that the model
             itself emits.
         samples: how many samples a conversation makes: "per-conversation", "per-turn", or "auto": as many as train
@@ -243,51 +246,49 @@ def build(
         format: the shape of the rows; default as they look (`niels-gpt formats`).
         mapping: which columns of the rows hold what, and what their roles mean: `niels_gpt.sources.mapping.RowMapping`.
         workers: processes; the bytes do not depend on it.
-        options: of `build_episodes` (or `build_preferences`): val_frac, seed, max_bad_rows, overwrite, ...
+        options: of `build_episodes`, `build_preferences`, `build_sft_cache` or `build_pretrain_cache`: val_frac, seed,
+            max_bad_rows, overwrite, ...
 
     Raises:
         DataError: too many unusable rows, or none usable. OutputExists, Mismatch: `out` is taken. UsageError: a
-            renderer with the name or options of another. Else as `renderer`.
+            renderer with the name or options of another, or an option that datasets of this kind have no place for.
+            Else as `renderer`.
 
     More: `niels_gpt.episodes.build_episodes`.
     """
-    from niels_gpt.builds.conversation_encoders import as_encoder
+    from niels_gpt.building import Encoding, kind_of, open_source, write
     from niels_gpt.builds.executor import LocalRunner, UnitExecutor
     from niels_gpt.builds.renderer_encoder import RenderingPolicy
-    from niels_gpt.episodes import build_episodes
-    from niels_gpt.preferences.build import build_preferences
-    from niels_gpt.sources.chat_files import chat_files
     from niels_gpt.sources.mapping import NO_MAPPING
-    from niels_gpt.sources.preference_files import preference_source
+    from niels_gpt.tokenizer import load_tokenizer
+    from niels_gpt.tokenizer.load import is_sentencepiece
 
     if not inputs:
         raise UsageError(f"inputs is {inputs!r}; expected a file of conversations, or a list of files")
     _check_path("out", out)
-    # Before the renderer is made: a missing file is found in no time, loading a tokenizer takes seconds.
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    # With a mapping the caller says what the columns are: those of conversations.
-    preferences = None if mapping else preference_source(paths, format)
-    source: Any = chat_files(paths, format, mapping or NO_MAPPING) if preferences is None else preferences
-    write: Any = build_episodes if preferences is None else build_preferences
-    if preferences is not None and (loss_on is not None or samples != "per-conversation" or images is not None):
-        raise UsageError(
-            "loss_on, samples and images are for conversations; leave them out for preferences, whose completions are "
-            "trained"
-        )
+    mapping = mapping or NO_MAPPING
+    chosen = kind_of(paths, kind, format, mapping)
+    named = renderer_name != "auto" or bool(renderer_options)
+    sentinels = not named and isinstance(tokenizer, str | Path) and is_sentencepiece(tokenizer)
+    if chosen == "pretrain" and (named or format or mapping):
+        raise UsageError("renderer_name, renderer_options, format and mapping are for conversations; leave them out")
+    # The encoder of sentinels adds the default system message itself, and records it.
+    system = mapping.default_system if sentinels else None
+    source = open_source(paths, chosen, format, replace(mapping, default_system=None) if sentinels else mapping)
     policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
-    config = source.config(progress)
-    chosen = _renderer_of(tokenizer, renderer_name, renderer_options or {}, with_images=images is not None)
+    encoding = Encoding(loss_on, policy, samples, images, system, options.pop("num_threads", None))
+
+    def opened() -> Any:
+        if chosen == "pretrain":
+            return str(tokenizer) if isinstance(tokenizer, Path) else tokenizer
+        if sentinels:
+            return load_tokenizer(tokenizer)
+        return _renderer_of(tokenizer, renderer_name, renderer_options or {}, with_images=images is not None)
+
     # In units also with one worker, so that a killed build continues.
-    write(
-        source,
-        out,
-        encoder=as_encoder(chosen, on=loss_on, policy=policy, samples=samples, images=images),
-        source_name=source.name,
-        source_config=config,
-        executor=UnitExecutor(LocalRunner(workers)),
-        progress=progress,
-        **options,
-    )
+    executor = UnitExecutor(LocalRunner(workers))
+    write(chosen, source, out, opened, encoding, progress, executor=executor, **options)
     return open(out)  # ours, above
 
 

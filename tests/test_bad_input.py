@@ -95,7 +95,7 @@ def chat(*turns: tuple[str, Any]) -> str:
 
 
 GOOD = chat(("user", "hi"), ("assistant", "hello"))
-BUILD = ("cache", "build-sft", "chats.jsonl", "--out", "out/chats")
+BUILD = ("build", "--kind", "sft", "chats.jsonl", "--out", "out/chats")
 
 BAD_ROWS: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "bad JSON": ('{"messages": [}', ("column 15",)),
@@ -351,7 +351,7 @@ def test_a_full_disk_is_met_cleanly(niels: Niels) -> None:
 
 
 def test_an_empty_note_is_left_out_and_counted_in_both_commands(tmp_path: Path, tokenizer_dir: Path) -> None:
-    """`cache build-pretrain` and the roam notes of `cache build-all`."""
+    """`build` and the roam notes of `build-all`."""
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "a.md").write_text("Tea needs four minutes.\n" * 20, encoding="utf-8")
@@ -359,10 +359,10 @@ def test_an_empty_note_is_left_out_and_counted_in_both_commands(tmp_path: Path, 
     (notes / "c.md").write_text("---\ntitle: only front matter\n---\n", encoding="utf-8")
     (notes / "d.md").write_text(" \n\t\u00a0\n", encoding="utf-8")
     shared: tuple[Any, ...] = ("--tokenizer", tokenizer_dir, "--val-frac", 0.1)
-    alone = run_cli("cache", "build-pretrain", notes, "--out", tmp_path / "one", *shared, cwd=tmp_path)
+    alone = run_cli("build", "--kind", "pretrain", notes, "--out", tmp_path / "one", *shared, cwd=tmp_path)
     assert alone.returncode == 0, alone.stderr
     given = ("--roam-dir", notes, "--only", "roam", "--cache-dir", tmp_path / "all")
-    everything = run_cli("cache", "build-all", *given, *shared, cwd=tmp_path)
+    everything = run_cli("build-all", *given, *shared, cwd=tmp_path, module="niels_gpt.cache.cli")
     assert everything.returncode == 0, everything.stderr
     metas = [json.loads((tmp_path / place / "meta.json").read_text()) for place in ("one", "all/pretrain/roam")]
     assert [meta["dropped"] for meta in metas] == [{"empty": 1}, {"empty": 2}]  # roam notes lose their front matter

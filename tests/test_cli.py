@@ -29,7 +29,7 @@ from tests.test_ranges import commands
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "show", "tokenizer train", "cache build-sft", "cache build-pretrain", "info", "verify"],
+    ["demo", "show", "tokenizer train", "build", "info", "verify"],
 )
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = run_cli(*command.split(), "--help")
@@ -124,12 +124,13 @@ def test_a_users_own_data_from_files_to_verified_caches(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert json.loads(trained.stdout)["vocab_size"] == 1500
-    sft = run_cli("cache", "build-sft", chats_file(), "--out", "cache/sft/chats", "--json", cwd=tmp_path, fresh=True)
+    sft = run_cli(
+        "build", "--kind", "sft", chats_file(), "--out", "cache/sft/chats", "--json", cwd=tmp_path, fresh=True
+    )
     assert json.loads(sft.stdout)["splits"]["train"]["examples"] == 90
-    module = "niels_gpt.cache.cli"
     built = run_cli(
-        "build-pretrain", notes_dir(), "--out", "cache/pretrain/notes", "--val-frac", 0.1, "--shuffle-buffer", 8,
-        "--shard-bytes", 9000, cwd=tmp_path, module=module,
+        "build", notes_dir(), "--out", "cache/pretrain/notes", "--val-frac", 0.1, "--shuffle-buffer", 8,
+        "--shard-bytes", 9000, cwd=tmp_path,
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     assert "documents" in built.stdout
@@ -160,9 +161,9 @@ def test_without_torch_builds_and_caches_work_and_else_the_message_says_what_to_
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
 
     for works in (
-        run("cache", "build-sft", chats_file(), "--out", "c", "--tokenizer", tokenizer_dir),
+        run("build", "--kind", "sft", chats_file(), "--out", "c", "--tokenizer", tokenizer_dir),
         run("show", "c"),
-        run("episodes", "build", chats_file(), "--out", "e", "--tokenizer", tokenizer_dir),
+        run("build", chats_file(), "--out", "e", "--tokenizer", tokenizer_dir),
     ):
         assert works.returncode == 0, works.stderr
     refused = run("show", "e")
@@ -183,7 +184,7 @@ def test_text_from_data_cannot_steer_the_terminal() -> None:
     assert visible(" \n\t") == "·⏎⇥"
 
 
-@pytest.mark.parametrize("page", ["--help", "show --help", "cache --help", "renderers", "rules"])
+@pytest.mark.parametrize("page", ["--help", "show --help", "build --help", "renderers", "rules"])
 def test_a_closed_pipe_is_no_failure(page: str) -> None:
     """As in `niels-gpt --help | head -1`; exit code 1 would be findings of the doctor."""
     program = Path(sys.executable).parent / "niels-gpt"

@@ -76,9 +76,9 @@ interruptible(lambda: None, last=True)
 
 COMMANDS = {
     "tokenizer train": "tokenizer train words.txt --out out/tokenizer --vocab-size 300",
-    "build-sft": "cache build-sft chats.jsonl --tokenizer tokenizer --out out/sft",
-    "build-pretrain": "cache build-pretrain notes --tokenizer tokenizer --out out/pretrain",
-    "episodes build": "episodes build chats.jsonl --tokenizer tokenizer --out out/episodes",
+    "build-sft": "build --kind sft chats.jsonl --tokenizer tokenizer --out out/sft",
+    "build-pretrain": "build --kind pretrain notes --tokenizer tokenizer --out out/pretrain",
+    "build": "build chats.jsonl --tokenizer tokenizer --out out/episodes",
     "export": "export episodes --to hf --out out/hf",
     "info": "info episodes",
     "doctor": "doctor chats.jsonl --workers 1",
@@ -95,7 +95,7 @@ def given(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     write_chats(folder / "chats.jsonl", 60, bad=False)
     words = ["".join(random.Random(n).choices("aeioubdlmnrst", k=6)) for n in range(300)]
     (folder / "words.txt").write_text("\n".join(words))
-    line = COMMANDS["episodes build"].replace("out/episodes", "episodes").split()
+    line = COMMANDS["build"].replace("out/episodes", "episodes").split()
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, "-m", "niels_gpt", *line], cwd=folder, env=environment, check=True)
     return folder
@@ -112,7 +112,7 @@ def at_step(
 
 
 # All commands are begun and interrupted by the same code; the others build and stage as these do.
-USUAL = ("tokenizer train", "episodes build", "export", "help")
+USUAL = ("tokenizer train", "build", "export", "help")
 CASES = [
     pytest.param(name, 3, marks=() if name in USUAL else pytest.mark.slow, id=f"sample-{name}") for name in COMMANDS
 ]
@@ -162,7 +162,7 @@ def processes_of(group: int) -> list[str]:
 
 
 WITH_WORKERS = {
-    "episodes build": "episodes build many.jsonl --tokenizer tokenizer --out out/e --workers 2 --unit-bytes 20000",
+    "build": "build many.jsonl --tokenizer tokenizer --out out/e --workers 2 --unit-bytes 20000",
     "doctor": "doctor many.jsonl --workers 2",
 }
 
@@ -175,7 +175,7 @@ def many(given: Path) -> Path:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("seconds", [0.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.5, 2.5)), 1.2])
-@pytest.mark.parametrize(("command", "number"), [*product(WITH_WORKERS, [signal.SIGINT]), ("episodes build", 15)])
+@pytest.mark.parametrize(("command", "number"), [*product(WITH_WORKERS, [signal.SIGINT]), ("build", 15)])
 def test_interrupted_with_worker_processes(
     many: Path, tmp_path: Path, command: str, number: int, seconds: float
 ) -> None:

@@ -42,6 +42,7 @@ from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.sources.roam import RoamNotes
 from tests.killing import count_and_kill
 import niels_gpt.cache.build_all
+from niels_gpt.cli import corpora
 
 
 def run(command):
@@ -55,6 +56,8 @@ def run(command):
         niels_gpt.cache.build_all.plan = lambda settings: [Target("gutenberg", "pretrain/gutenberg", notes, limits)]
     sys.argv = ["niels-gpt", *command]
     try:
+        if command[0] == "build-all":
+            sys.exit(corpora.app(command))
         main()
     except SystemExit as left:
         return left.code or 0
@@ -92,7 +95,7 @@ class Command:
     code: int = 0
 
 
-BUILD_ALL = "cache build-all --cache-dir {out}/cache --tokenizer {given}/tokenizer --roam-dir {given}/notes"
+BUILD_ALL = "build-all --cache-dir {out}/cache --tokenizer {given}/tokenizer --roam-dir {given}/notes"
 EXPORTS = {
     "episodes": ("trl", "megatron-bridge", "megatron"),
     "pairs": ("trl-dpo", "trl-kto", "trl-reward"),
@@ -109,7 +112,7 @@ COMMANDS = {
     ),
     "build-all over a stub": Command(f"stub {{given}}/notes {BUILD_ALL}", f"{BUILD_ALL} --only gutenberg"),
     "episodes build": Command(
-        "episodes build {given}/chats.jsonl --out {out}/chats --tokenizer {given}/tokenizer --metadata --mask float32"
+        "build {given}/chats.jsonl --out {out}/chats --tokenizer {given}/tokenizer --metadata --mask float32"
     ),
     "pack": Command("pack {given}/episodes --out {out}/packed --block-size 256 --too-long head"),
     "packing plans": Command("loader {out}/episodes", "copy {given}/episodes {out}/episodes"),
@@ -126,7 +129,7 @@ COMMANDS = {
     "fetch": Command("fetch file://{given}/published --out {out}/fetched"),
     "doctor": Command("doctor {given}/chats.jsonl --json --out {out}/report.json --workers 1"),
     "preferences build": Command(
-        "preferences build {given}/pairs.jsonl --out {out}/pairs --tokenizer {given}/tokenizer"
+        "build --kind preferences {given}/pairs.jsonl --out {out}/pairs --tokenizer {given}/tokenizer"
     ),
     "build of a recipe": Command("build {out}/recipe.toml", "copy {given}/recipe.toml {out}/recipe.toml"),
     "build of a recipe anew": Command(
@@ -170,11 +173,11 @@ def cases(sample: int, many: int, names: Iterable[str], quick: Container[str]) -
 
 GIVEN = (
     "tokenizer train {given}/words.txt --out {given}/other --vocab-size 300",
-    "episodes build {given}/chats.jsonl --out {given}/episodes --tokenizer {given}/tokenizer",
-    "cache build-sft {given}/chats.jsonl --out {given}/cache --tokenizer {given}/tokenizer",
+    "build {given}/chats.jsonl --out {given}/episodes --tokenizer {given}/tokenizer",
+    "build --kind sft {given}/chats.jsonl --out {given}/cache --tokenizer {given}/tokenizer",
     "export {given}/episodes --to megatron --out {given}/megatron",
     "publish {given}/episodes file://{given}/published",
-    "preferences build {given}/pairs.jsonl --out {given}/pairs --tokenizer {given}/tokenizer",
+    "build --kind preferences {given}/pairs.jsonl --out {given}/pairs --tokenizer {given}/tokenizer",
 )
 
 

@@ -143,7 +143,7 @@ def test_builds_count_what_the_page_says(tmp_path: Path) -> None:
     rows, out = tmp_path / "rows.jsonl", tmp_path / "out"
     rows.write_text("".join(json.dumps(case.row) + "\n" for case in CASES))
     options = ("--renderer", "qwen3", "--mask", "float32", "--format", "messages", "--max-bad-rows", "all")
-    done = run_cli("episodes", "build", rows, "--out", out, "--tokenizer", folder_of("qwen3"), *options)
+    done = run_cli("build", rows, "--out", out, "--tokenizer", folder_of("qwen3"), *options)
     assert done.returncode == 0, done.stderr
     lines = map(json.loads, (out / "rejected.jsonl").read_text().splitlines())
     refused = {f"rows.jsonl:{number}": case.refused for number, case in enumerate(CASES, 1) if case.refused}

@@ -39,11 +39,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 @pytest.mark.parametrize(
     ("library", "extra", "line"),
     [
-        ("pyarrow", "hub", "episodes build chats.parquet --out out --tokenizer TOKENIZER"),
-        ("pyarrow", "hub", "cache build-sft chats.jsonl.zst --out out --tokenizer TOKENIZER"),
-        ("s3fs", "s3", "episodes build s3://bucket/chats.jsonl --out out --tokenizer TOKENIZER"),
-        ("fsspec", "remote", "episodes build memory://chats.jsonl --out out --tokenizer TOKENIZER"),
-        ("huggingface_hub", "hub", "episodes build hf://datasets/a/b --out out --tokenizer TOKENIZER"),
+        ("pyarrow", "hub", "build chats.parquet --out out --tokenizer TOKENIZER"),
+        ("pyarrow", "hub", "build --kind sft chats.jsonl.zst --out out --tokenizer TOKENIZER"),
+        ("s3fs", "s3", "build s3://bucket/chats.jsonl --out out --tokenizer TOKENIZER"),
+        ("fsspec", "remote", "build memory://chats.jsonl --out out --tokenizer TOKENIZER"),
+        ("huggingface_hub", "hub", "build hf://datasets/a/b --out out --tokenizer TOKENIZER"),
         ("huggingface_hub", "hub", "fetch hf://datasets/a/b --out out"),
         ("pyarrow", "hub", "build exports.toml"),
         ("rensa", "dedup", "build near.toml"),

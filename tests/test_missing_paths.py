@@ -29,16 +29,15 @@ HEAVY = (
 )
 COMMANDS = (
     "tokenizer train NOTHING --out o",
-    "cache build-sft NOTHING --tokenizer . --out o",
-    "cache build-pretrain NOTHING --tokenizer . --out o",
-    "cache build-all --tokenizer . --roam-dir NOTHING --out o",
+    "build --kind sft NOTHING --tokenizer . --out o",
+    "build --kind pretrain NOTHING --tokenizer . --out o",
     "info NOTHING",
     "verify NOTHING",
-    "episodes build NOTHING --tokenizer . --out o --workers 2",
-    "episodes build CHATS --tokenizer . --template NOTHING --out o",
-    "episodes build CHATS --tokenizer . --images NOTHING --out o",
+    "build NOTHING --tokenizer . --out o --workers 2",
+    "build CHATS --tokenizer . --template NOTHING --out o",
+    "build CHATS --tokenizer . --images NOTHING --out o",
     "pack NOTHING --out o --sequence-length 64",
-    "preferences build NOTHING --tokenizer . --out o",
+    "build --kind preferences NOTHING --tokenizer . --out o",
     "build NOTHING.toml",
     "show NOTHING",
     "show NOTHING.jsonl --tokenizer .",
@@ -64,7 +63,7 @@ RUN = """
 import json, os, sys
 from niels_gpt.cli.main import main
 import numpy, pydantic, sentencepiece
-import niels_gpt.cli.build_options, niels_gpt.cli.catalogue, niels_gpt.cli.corpora, niels_gpt.cli.exchange
+import niels_gpt.cli.build, niels_gpt.cli.catalogue, niels_gpt.cli.corpora, niels_gpt.cli.exchange
 import niels_gpt.cli.datasets, niels_gpt.cli.show
 heavy, commands = json.loads(sys.argv[1])
 before = [name for name in heavy if name in sys.modules]

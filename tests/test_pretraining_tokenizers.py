@@ -21,7 +21,7 @@ from niels_gpt.cache.build_all import Settings as AllSettings
 from niels_gpt.cache.build_all import build_all
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
-from niels_gpt.cli import cache as cache_commands
+from niels_gpt.cli import options
 from niels_gpt.datasets import open_dataset
 from niels_gpt.errors import CacheError, DataError, Mismatch, TokenizerError, UsageError
 from niels_gpt.progress import SILENT
@@ -308,8 +308,8 @@ def test_a_killed_worker_and_a_failed_build(folders: dict[str, Path], tmp_path: 
 
 def test_the_command_line(folders: dict[str, Path], tmp_path: Path) -> None:
     done = run_cli(
-        *("cache", "build-pretrain", notes_dir(), "--tokenizer", folders["bytes"], "--separator", "eos+bos"),
-        *("--shard-size", 1000, "--out", "out"),
+        *("build", "--kind", "pretrain", notes_dir(), "--tokenizer", folders["bytes"], "--separator", "eos+bos"),
+        *("--shard-bytes", 2000, "--out", "out"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
@@ -322,8 +322,7 @@ def test_the_command_line(folders: dict[str, Path], tmp_path: Path) -> None:
     for refused, says in (("eot", "expected one of eos, bos, eos+bos, none"), ("bos", "names no bos_token")):
         other = directory(tmp_path / "t", byte_level(), eos_token=END)
         done = run_cli(
-            "cache",
-            "build-pretrain",
+            "build",
             notes_dir(),
             "--tokenizer",
             other,
@@ -338,7 +337,7 @@ def test_the_command_line(folders: dict[str, Path], tmp_path: Path) -> None:
 
 
 def test_the_command_knows_the_separators() -> None:
-    assert cache_commands.SEPARATORS == SEPARATORS
+    assert options.SEPARATORS == SEPARATORS
 
 
 # That an encoder gives the ids of its own tokenizer is tested for all of them in tests/tokenizer. The slow ones take

@@ -206,7 +206,7 @@ def frames(command: list[str], folder: Path) -> str:
 
 
 def test_a_terminal_shows_the_total_and_the_time_left(folder: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
-    command = ["episodes", "build", str(folder / "a.jsonl"), "--tokenizer", str(tokenizer_dir), "--out", "o"]
+    command = ["build", str(folder / "a.jsonl"), "--tokenizer", str(tokenizer_dir), "--out", "o"]
     shown = frames(command, tmp_path)
     assert re.search(r"hashing the input .* of 0\.\d MB .*left", shown)
     assert re.search(r"\bo ━.*tokens.* 0:00:0\d", shown)

@@ -73,7 +73,11 @@ def numbers() -> Iterator[tuple[str, str, list[str], bool]]:
         parameters = inspect.signature(callback).parameters
         # A number that a command needs is given by the test itself.
         empty = inspect.Parameter.empty
-        needed = [name for name in parameters if parameters[name].default is empty and int not in kinds_of(hints[name])]
+        needed = [
+            name
+            for name in parameters
+            if parameters[name].default is empty and not {int, typer.Context} & kinds_of(hints[name])
+        ]
         line = [*path]
         for name in needed:
             info = told(hints[name])

@@ -156,7 +156,7 @@ def test_renderer_options_decide_what_is_trained(place: Path, command: str) -> N
     assert trained(*line, "--renderer-option", "enable_thinking=false") == "hello world<|im_end|>"
 
 
-@pytest.mark.parametrize("command", ["episodes build", pytest.param("cache build-sft", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", ["build", pytest.param("build --kind sft", marks=pytest.mark.slow)])
 def test_renderer_options_of_builds(place: Path, command: str) -> None:
     line = (*command.split(), "chats.jsonl", "--tokenizer", "Qwen3-8B", "--val-frac", 0)
     niels(*line, "--out", "one")
@@ -170,8 +170,8 @@ def test_commands_say_which_renderer_and_why(place: Path) -> None:
         ("render", "chats.jsonl"),
         ("show", "chats.jsonl"),
         ("doctor", "chats.jsonl"),
-        ("episodes", "build", "chats.jsonl", "--out", "{}"),
-        ("cache", "build-sft", "chats.jsonl", "--out", "{}"),
+        ("build", "chats.jsonl", "--out", "{}"),
+        ("build", "--kind", "sft", "chats.jsonl", "--out", "{}"),
     ]
     for number, line in enumerate(lines):
         for folder, told in (
@@ -203,7 +203,7 @@ def test_show_opens_conversations(place: Path) -> None:
 
 @pytest.mark.slow
 def test_earlier_names_of_options(place: Path) -> None:
-    build = ("episodes", "build", "chats.jsonl", "--tokenizer", "Qwen3-8B", "--val-frac", 0)
+    build = ("build", "chats.jsonl", "--tokenizer", "Qwen3-8B", "--val-frac", 0)
     niels(*build, "--out", "one", "--shard-size", 20)
     niels(*build, "--out", "two", "--shard-bytes", 80)
     names = [sorted(path.name for path in (place / each / "train").iterdir()) for each in ("one", "two")]

@@ -57,7 +57,7 @@ def test_templates(ask: Ask, tokenizer_dir: Path, template: str, said: str) -> N
     assert (code, said in error) == (3, True), error
 
 
-@pytest.mark.parametrize("command", ["doctor", "cache build-pretrain", "tokenizer train", "episodes build", "render"])
+@pytest.mark.parametrize("command", ["doctor", "build --kind pretrain", "tokenizer train", "build", "render"])
 @pytest.mark.parametrize("file", ["pipe", "/dev/null"])
 def test_pipes_and_devices_are_not_called_missing(ask: Ask, tokenizer_dir: Path, command: str, file: str) -> None:
     options = {
@@ -87,20 +87,13 @@ def test_a_megatron_prefix_that_is_not_there(ask: Ask) -> None:
     assert (code, "data/missing: no such file or directory; check the path" in error) == (3, True), error
 
 
-@pytest.mark.parametrize(
-    ("name", "to", "command"),
-    [
-        ("chats.jsonl", "hf", "episodes build"),
-        ("pairs.jsonl", "trl-dpo", "preferences build"),
-        ("notes.md", "megatron", "cache build-pretrain"),
-    ],
-)
-def test_an_export_of_a_file_says_what_to_build_first(ask: Ask, name: str, to: str, command: str) -> None:
+@pytest.mark.parametrize(("name", "to"), [("chats.jsonl", "hf"), ("pairs.jsonl", "trl-dpo"), ("notes.md", "megatron")])
+def test_an_export_of_a_file_says_what_to_build_first(ask: Ask, name: str, to: str) -> None:
     Path(name).write_text("{}\n")
     code, error = ask("export", name, "--to", to, "--out", "out")
     assert code == 3
-    assert f"{name}: a file; expected a cache, episodes or preferences. Build first: " in error
-    assert f"niels-gpt {command} {name} --out DIR, then niels-gpt export DIR --to {to}" in error
+    assert f"{name}: a file; expected a dataset. Build first: " in error
+    assert f"niels-gpt build {name} --out DIR, then niels-gpt export DIR --to {to}" in error
 
 
 @pytest.mark.parametrize("name", ["meta.json", "episodes.json", "train/tokens.bin"])
@@ -137,8 +130,8 @@ def test_a_manifest_that_was_edited(
 @pytest.mark.parametrize(
     "line",
     [
-        ("episodes", "build", "chats.jsonl", "--out", "", "--tokenizer", "qwen3"),
-        ("episodes", "build", "chats.jsonl", "--out=", "--tokenizer", "qwen3"),
+        ("build", "chats.jsonl", "--out", "", "--tokenizer", "qwen3"),
+        ("build", "chats.jsonl", "--out=", "--tokenizer", "qwen3"),
         ("doctor", ""),
         ("show", "", "-1"),
         ("render", "chats.jsonl", "--tokenizer", ""),
@@ -179,7 +172,7 @@ def test_a_tilde_that_the_shell_has_left(tmp_path: Path, tokenizer_dir: Path, mo
     tokenizer = existing_tokenizer("~/tokenizer")
     assert (tokenizer, is_sentencepiece(tokenizer)) == (tmp_path / "tokenizer", True)
     options = ("--tokenizer=~/tokenizer", "--out=~/cache")
-    app(["cache", "build-pretrain", "notes.md", *options], standalone_mode=False)
+    app(["build", "notes.md", *options], standalone_mode=False)
     assert (tmp_path / "cache" / "meta.json").is_file()
     assert not (tmp_path / "~").exists()
     for each in (Path("~/notes.md"), Path("~nobody-of-this-name/x")):

@@ -47,7 +47,7 @@ Samples = Literal["per-conversation", "per-turn", "auto"]
 # With several samples, and with one.
 NO_IMAGES: Final = (
     "only --samples per-conversation takes images; build these rows into another dataset, or drop the row",
-    "name the folder of the images, which episodes alone take (niels-gpt episodes build --images, ng.build(images=)), "
+    "name the folder of the images, which episodes alone take (niels-gpt build --images, ng.build(images=)), "
     "with a renderer that has a processor; or drop the row. "
     "Without their names in the dataset, a model trained on it would see only placeholders",
 )

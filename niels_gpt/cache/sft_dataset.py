@@ -179,7 +179,7 @@ def _agreed(name: str, passed: int | None, recorded: dict[str, int], path: Path)
     if passed is None and name not in recorded:
         raise UsageError(
             f"{path}: no {META_NAME} beside it records the {name} sentinel; pass {name}_id, or build the cache with "
-            "niels-gpt cache build-sft"
+            "niels-gpt build --kind sft"
         )
     passed = None if passed is None else TOKEN_ID.whole(passed, f"{name}_id")
     if passed is not None and name in recorded and passed != recorded[name]:

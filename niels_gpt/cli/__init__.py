@@ -8,15 +8,14 @@
     demo.py           demo, whose steps are in demo_steps.py
     tokenizer.py      tokenizer train
     datasets.py       info, verify, pack: of a dataset of any kind; and what a build prints at its end
-    cache.py          cache build-sft, build-pretrain; build-all, whose corpora are in corpora.py
-    episodes.py       episodes build
-    preferences.py    preferences build
-    recipes.py        build                                       show.py             show and render
+    build.py          build; recipes.py is its part for recipes
+    corpora.py        build-all of `python -m niels_gpt.cache.cli`
+    show.py           show and render
     explore.py        explore                                     exchange.py         export, import, publish, fetch
     doctor.py         doctor                                      doctor_template.py  doctor template
     catalogue.py      renderers, formats, rules
 
-    options.py        options that several commands share;  build_options.py: those of commands that build
+    options.py        options that several commands share
     paths.py          checks of paths before anything is loaded
     terminal.py       consoles, progress, results, and errors as one line with an exit code
     app.py            how help pages look

@@ -242,7 +242,7 @@ def formats(as_json: Json = False) -> None:
         print_json({"inputs": inputs, "preferences": forms, "exports": exports, "imports": imports})
         return
     _print_formats("Conversations are read from (--format)", inputs)
-    _print_formats("niels-gpt preferences build reads (--format)", forms)
+    _print_formats("niels-gpt build reads (--format)", forms)
     _print_formats("niels-gpt export --to", exports)
     _print_formats("niels-gpt import --from", imports)
 

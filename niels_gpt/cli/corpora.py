@@ -1,4 +1,4 @@
-"""The options of `niels-gpt cache build-all` that choose corpora, and how its plan and results are printed."""
+"""`python -m niels_gpt.cache.cli build-all`: caches of the public corpora, as document "SFT caches" asks for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,25 @@ import typer
 from rich.text import Text
 
 from niels_gpt import ranges
+from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_TOKENS
+from niels_gpt.cli.app import App
+from niels_gpt.cli.build import DEFAULT_TOKENIZER
 from niels_gpt.cli.datasets import print_bad_rows
+from niels_gpt.cli.options import (
+    AnyTokenizer,
+    ExecutorFlags,
+    Json,
+    MaxBadRows,
+    Overwrite,
+    Seed,
+    SeparatorName,
+    TokenDtype,
+    grouped,
+)
 from niels_gpt.cli.paths import IN_HOME
-from niels_gpt.cli.terminal import key_values, out, print_json, print_line, table_of
+from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, print_line, table_of
 from niels_gpt.errors import InputError
+from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.base import SHUFFLE_BUFFER
 from niels_gpt.store.schema import SPLITS
 from niels_gpt.values import name_and_value
@@ -26,6 +41,13 @@ if TYPE_CHECKING:
 NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")
 CORPORA = "Corpora"  # a heading of the help page
 ROAM_DIR = Path("data/roam")
+
+app = App(name="python -m niels_gpt.cache.cli", help="Build caches of public corpora.", no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """Build caches of public corpora."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +129,109 @@ class CorporaFlags:
                 f"{self.roam_dir}: no such directory; name your folder of notes with --roam-dir, or leave it out: "
                 "--skip roam"
             )
+
+
+@dataclass(frozen=True)
+class CorpusFlags:
+    """The options about where the caches of public corpora are written, encoding, and bad rows."""
+
+    directory: Annotated[
+        Path,
+        typer.Option("--cache-dir", metavar="DIR", help="The directory of all caches.", **IN_HOME),
+    ] = Path("cache")
+    seed: Seed = DEFAULT_SEED
+    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
+    separator: SeparatorName = None
+    val_frac: Annotated[
+        float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
+    ] = DEFAULT_VAL_FRAC
+    max_bad_rows: MaxBadRows = "0"
+
+
+@dataclass(frozen=True)
+class LimitFlags:
+    """The limits of the splits and of the files of texts."""
+
+    max_train_tokens: Annotated[
+        int, typer.Option(help="The most tokens of train.", **ranges.MAX_TRAIN_TOKENS.option())
+    ] = MAX_TRAIN_TOKENS
+    max_val_tokens: Annotated[int, typer.Option(help="The most tokens of val.", **ranges.MAX_VAL_TOKENS.option())] = (
+        MAX_VAL_TOKENS
+    )
+    token_dtype: TokenDtype = None
+    shard_bytes: Annotated[
+        int,
+        typer.Option(metavar="BYTES", help="The most bytes of ids in one file.", **ranges.CACHE_SHARD_BYTES.option()),
+    ] = DEFAULT_SHARD_BYTES
+
+
+@app.command("build-all")
+@grouped
+def build_all_command(
+    limits: LimitFlags,
+    corpora: CorporaFlags,
+    executor: ExecutorFlags,
+    texts: CorpusFlags,
+    overwrite: Overwrite = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Build caches of public corpora: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
+
+    Data sets of the hub are streamed in this process; --workers read the notes of roam.
+
+    Example: python -m niels_gpt.cache.cli build-all --cache-dir cache --seed 42
+    """
+    # Before anything is built: FineWeb-Edu comes first and takes hours, and only then are the notes looked for.
+    corpora.check()
+    from niels_gpt.cache.build_all import REPORT_NAME, build_all
+
+    settings = _settings(limits, corpora, texts, executor.threads, overwrite=overwrite)
+    if dry_run:
+        print_plan(settings, as_json)
+        return
+    runner = executor.open()
+    with ShownProgress() as progress:
+        # One corpus that fails does not stop the others; the exit code says so at the end.
+        outcomes = build_all(
+            settings, executor=runner, progress=progress, finished=lambda outcome: progress.note(outcome_line(outcome))
+        )
+    print_outcomes(outcomes, settings.cache_dir / REPORT_NAME, as_json=as_json)
+    # As for data that cannot be read: the others are built, and running it again continues with the failed ones.
+    if any(outcome.status == "failed" for outcome in outcomes):
+        raise typer.Exit(3)
+
+
+def _settings(
+    limits: LimitFlags, corpora: CorporaFlags, texts: CorpusFlags, threads: int | None, *, overwrite: bool
+) -> Settings:
+    """The options of `build-all` as one value."""
+    from niels_gpt.cache.build_all import Settings
+
+    # Left as a path where there is one: a spm.model is copied from there. Anything else is a hub name.
+    tokenizer = texts.tokenizer if texts.tokenizer.exists() else str(texts.tokenizer)
+    return Settings(
+        cache_dir=texts.directory,
+        seed=texts.seed,
+        tokenizer=tokenizer,
+        separator=texts.separator,
+        roam_dir=corpora.roam_dir,
+        datasets=corpora.datasets,
+        max_train_tokens=limits.max_train_tokens,
+        max_val_tokens=limits.max_val_tokens,
+        shuffle_buffer=corpora.shuffle_buffer,
+        shard_bytes=limits.shard_bytes,
+        val_frac=texts.val_frac,
+        token_dtype=limits.token_dtype,
+        english_only=corpora.english_only,
+        max_messages=corpora.max_messages,
+        max_bad_rows=texts.max_bad_rows,
+        with_gutenberg=corpora.with_gutenberg,
+        threads=threads,
+        overwrite=overwrite,
+        only=tuple(corpora.only or ()),
+        skip=tuple(corpora.skip or ()),
+    )
 
 
 def print_plan(settings: Settings, as_json: bool) -> None:

@@ -16,9 +16,7 @@ from niels_gpt.cli.options import (
     OutDirectory,
     Overwrite,
     ShardBytes,
-    ShardSize,
     sequence_length,
-    shard_bytes,
     too_long,
 )
 from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, print_line, table_of
@@ -181,8 +179,7 @@ def pack(
     directory: OutDirectory,
     length: Annotated[int, sequence_length("--block-size", "Inputs of a row; rows hold one token more.")] = 1024,
     policy: Annotated[str, too_long("What becomes of episodes that fit into no row:")] = "error",
-    shard_size: ShardSize = None,
-    shard_size_bytes: ShardBytes = None,
+    shard_bytes: ShardBytes = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -199,7 +196,7 @@ def pack(
             directory,
             block_size=length,
             too_long=policy,
-            shard_bytes=shard_bytes(shard_size, shard_size_bytes),
+            shard_bytes=shard_bytes,
             overwrite=overwrite,
             progress=progress,
         )

@@ -158,8 +158,8 @@ def _next_steps(out: Path, console: Console) -> None:
         ("what a cache is made of", f"niels-gpt info {out / 'sft/chats'}"),
         ("check every byte", f"niels-gpt verify {out / 'sft/chats'}"),
         ("your own tokenizer", "niels-gpt tokenizer train notes/ chats.jsonl --vocab-size 16000 --out tokenizer"),
-        ("your own chats", "niels-gpt cache build-sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats"),
-        ("your own texts", "niels-gpt cache build-pretrain notes/ --tokenizer tokenizer --out cache/pretrain/notes"),
+        ("your own chats", "niels-gpt build --kind sft chats.jsonl --tokenizer tokenizer --out cache/sft/chats"),
+        ("your own texts", "niels-gpt build notes/ --tokenizer tokenizer --out cache/pretrain/notes"),
     ]
     console.print(Rule("next, on your own data", align="left"))
     width = max(len(what) for what, _ in steps)

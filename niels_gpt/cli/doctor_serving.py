@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from niels_gpt import ranges
 from niels_gpt.cli.options import Date, Json, RendererName, RendererOption, RowFormat, Template, renderer_options
 from niels_gpt.cli.paths import existing_tokenizer
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
@@ -27,7 +28,9 @@ def doctor_serving(
         str,
         typer.Option("--tokenizer", metavar="MODEL", help="A directory or hub name, as in training."),
     ] = ...,  # type: ignore[assignment]  # typer's way to say that an option is required
-    rows: Annotated[int, typer.Option(min=1, help="How many conversations of CHATS, from the first on.")] = 100,
+    rows: Annotated[
+        int, typer.Option(help="How many conversations of CHATS, from the first on.", **ranges.LIMIT.option("--rows"))
+    ] = 100,
     chat_template_kwarg: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Sent with every request, as clients do; repeat for more."),

@@ -16,12 +16,10 @@ from niels_gpt.cli.options import (
     OutDirectory,
     Overwrite,
     ShardBytes,
-    ShardSize,
     Split,
     grouped,
     one_of,
     sequence_length,
-    shard_bytes,
     too_long,
 )
 from niels_gpt.cli.paths import IN_HOME
@@ -198,14 +196,9 @@ def _is_a_file(source: Path, to: str) -> CacheError:
                 return CacheError(
                     f"{source}: a file of a dataset; expected its directory: niels-gpt export {folder} --to {to}"
                 )
-    from niels_gpt.sources.files.formats import Name
-
-    command = "cache build-pretrain" if Name.of(source.name).formats == ("text",) else "episodes build"
-    if to in PREFERENCE_FORMATS:
-        command = "preferences build"
     return CacheError(
-        f"{source}: a file; expected a cache, episodes or preferences. Build first: niels-gpt {command} "
-        f"{source} --out DIR, then niels-gpt export DIR --to {to}"
+        f"{source}: a file; expected a dataset. Build first: niels-gpt build {source} --out DIR, then niels-gpt export "
+        f"DIR --to {to}"
     )
 
 
@@ -230,8 +223,7 @@ def import_command(
     vocab_size: Annotated[
         int | None, typer.Option(help="Ids must be below it; recorded.", **ranges.VOCAB_SIZE.option())
     ] = None,
-    shard_size: ShardSize = None,
-    shard_size_bytes: ShardBytes = None,
+    shard_bytes: ShardBytes = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -249,7 +241,7 @@ def import_command(
             eos_id=eos_id,
             dtype=dtype,
             vocab_size=vocab_size,
-            shard_bytes=shard_bytes(shard_size, shard_size_bytes),
+            shard_bytes=shard_bytes,
             overwrite=overwrite,
             progress=progress,
         )

@@ -53,23 +53,10 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
             START,
         ),
         "tokenizer": Command("niels_gpt.cli.tokenizer", "tokenizer_app", "Train a tokenizer.", BUILD),
-        "cache": Command("niels_gpt.cli.cache", "app", "Build token caches.", BUILD),
-        "episodes": Command(
-            "niels_gpt.cli.episodes",
-            "app",
-            "Build episodes: whole conversations as batches of fixed shape.",
-            BUILD,
-        ),
-        "preferences": Command(
-            "niels_gpt.cli.preferences",
-            "app",
-            "Build preferences: completions that are compared, labelled or scored.",
-            BUILD,
-        ),
         "build": Command(
-            "niels_gpt.cli.recipes",
+            "niels_gpt.cli.build",
             "build",
-            "Build what a recipe describes: episodes of each source, the mixture, exports, and a lock to repeat it.",
+            "Build a dataset of any kind from files, or what a recipe describes. Run it again to continue.",
             BUILD,
         ),
         "pack": Command(

@@ -1,21 +1,9 @@
 """The options that several commands share, each declared once: its flag, its help, its range and its meaning.
 
-::
-
-    one_of, grouped      a value out of a list; groups of options
-    inputs and outputs   ChatInputs, RowFormat, OutDirectory, Overwrite, Json, Split, OneSplit, RowNumber, TokenTable
-    tokenizers           AnyTokenizer, DatasetTokenizer
-    numbers              Seed, ValFrac, MaxBadRows, Threads, TokenDtype, sequence_length, too_long, ShardSize,
-                         ShardBytes
-    renderers, masks     RendererName and its like; the groups RendererFlags and LossFlags
-
-Those of builds, whose defaults take long to import, are in `build_options.py`; an option of one command is beside it.
-
 A group of options is a frozen dataclass whose fields are the options. A command takes the group as one parameter,
 and `grouped` declares the fields in its place::
 
-    @app.command()                             niels-gpt episodes build FILES --loss-on last_message --tool-bodies f
-    @grouped
+    @grouped                                   niels-gpt build FILES --loss-on last_message --tool-bodies f
     def build(files, loss: LossFlags): ...     build(files=[...], loss=LossFlags("last_message", ["f"]))
 
 Nothing heavy is imported here: `--help` of a command must not wait for renderers or for torch.
@@ -33,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli.paths import EXISTING, IN_HOME, existing, existing_tokenizer
+from niels_gpt.cli.paths import IN_HOME, existing, existing_tokenizer
 from niels_gpt.cli.terminal import note
 from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.sources.rows.shapes import DIALECTS, FORMS
@@ -42,6 +30,7 @@ from niels_gpt.values import VALUE_HELP, name_and_value
 # Only for results of functions: typer resolves the annotations of commands and groups when a command is loaded, so
 # what these name is imported at run time.
 if TYPE_CHECKING:
+    from niels_gpt.builds.executor import UnitExecutor
     from niels_gpt.renderers.family import Family
     from niels_gpt.renderers.loss import LossOn
     from niels_gpt.renderers.registry import RendererOptions
@@ -102,14 +91,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 # Inputs and outputs
 
-ChatInputs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILES",
-        help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or URLs. Several are read in this order.",
-        **EXISTING,
-    ),
-]
 # `\\[` in a help text, here and below: rich would take `[default: ...]` for a tag and drop it.
 RowFormat = Annotated[
     str | None,
@@ -160,11 +141,9 @@ DatasetTokenizer = Annotated[
 ROWS: Final = "Rows"  # headings of help pages
 EXECUTION: Final = "Where it runs"
 RENDERING: Final = "Rendering"
+TEXTS: Final = "Texts"
 
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", **ranges.SEED.option())]
-ValFrac = Annotated[
-    float, typer.Option("--val-frac", help="Share of the rows for validation.", **ranges.VAL_FRAC.option())
-]
 
 
 def _checked_limit(value: str) -> str:
@@ -222,43 +201,91 @@ def too_long(help_text: str, **options: Any) -> Any:
     )
 
 
-# The writer of episodes counts a shard's limit in tokens of four bytes, so that it is independent of the token dtype.
-_EPISODE_TOKEN_BYTES = 4
-ShardSize = Annotated[
-    int | None,
-    typer.Option(
-        "--shard-size",
-        metavar="TOKENS",
-        help="The most tokens of one file.",
-        **ranges.SHARD_TOKENS.option("--shard-size"),
-    ),
-]
 ShardBytes = Annotated[
     int | None,
     typer.Option(
         "--shard-bytes",
         metavar="BYTES",
-        help="--shard-size in bytes of a file.",
+        help="The most bytes of ids in one file.",
         **ranges.EPISODES_SHARD_BYTES.option("--shard-bytes"),
     ),
 ]
+# Repeated from builds.documents, which imports tokenizers; a test compares them.
+SEPARATORS: Final = ("eos", "bos", "eos+bos", "none")
+SeparatorName = Annotated[
+    str | None,
+    typer.Option(
+        "--separator",
+        metavar="WHICH",
+        help="Which of the tokenizer's own tokens separate texts: eos (after each), bos (before each), eos+bos or "
+        "none.  \\[default: eos if the tokenizer has one; a spm.model's is its end-of-turn]",
+        rich_help_panel=TEXTS,
+        **one_of("--separator", SEPARATORS),
+    ),
+]
+
+# Where a build runs
 
 
-def shard_bytes(tokens: int | None, size: int | None, token_dtype: str = "") -> int | None:
-    """--shard-size and --shard-bytes as a number of bytes; `None` if neither is given.
+@dataclass(frozen=True)
+class ExecutorFlags:
+    """Where a build runs, and how large its units are."""
 
-    Args:
-        token_dtype: of a cache; of episodes it is empty.
+    threads: Threads = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that encode; the result does not depend on it.  \\[default: 1; all CPUs of Ray]",
+            rich_help_panel=EXECUTION,
+            **ranges.WORKERS.option(),
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(
+            "--engine", help="Processes of this machine, or a Ray cluster (extra ray).", rich_help_panel=EXECUTION
+        ),
+    ] = "local"
+    unit_bytes: Annotated[
+        int | None,
+        typer.Option(
+            help="Bytes of input in a unit: what is built at once, and lost at most by a crash.  \\[default: 16 MiB]",
+            rich_help_panel=EXECUTION,
+            **ranges.UNIT_BYTES.option("--unit-bytes"),
+        ),
+    ] = None
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The cluster: HOST:PORT, auto (the one that runs on this machine) or local (one of its own).  "
+            "\\[default: $RAY_ADDRESS, else local]",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = None
 
-    Raises:
-        UsageError: both are given.
-    """
-    if tokens is not None and size is not None:
-        raise UsageError("found --shard-size and --shard-bytes; expected one of them: they are one limit in two units")
-    if tokens is None:
-        return size
-    # 1 000 tokens are 4 000 bytes of episodes, and 2 000 or 4 000 of a cache.
-    return tokens * {"": _EPISODE_TOKEN_BYTES, "uint16": 2, "uint32": 4}[token_dtype]
+    def open(self) -> UnitExecutor:
+        """The executor that these options describe.
+
+        Raises:
+            UsageError: an option belongs to the other engine. MissingExtra: --engine ray, and Ray is not installed.
+        """
+        from niels_gpt.builds.executor import LocalRunner, UnitExecutor
+        from niels_gpt.sources.files.slices import SLICE_BYTES
+
+        size = self.unit_bytes or SLICE_BYTES
+        if self.engine == "ray":
+            # Here, because importing Ray takes seconds, and it may not be installed.
+            from niels_gpt.builds.ray_executor import RayRunner
+
+            ray = RayRunner(self.ray_address, workers=self.workers)
+            return UnitExecutor(ray, slice_bytes=size)
+        if self.ray_address is not None:
+            # Refused, because the local engine would ignore it without a word.
+            raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
+        # One process unless the user names more; Ray above takes all CPUs of its cluster.
+        local = LocalRunner(self.workers or 1)
+        return UnitExecutor(local, slice_bytes=size)
 
 
 # Renderers and masks

@@ -1,79 +1,44 @@
-"""`niels-gpt build`: data from a recipe."""
+"""`niels-gpt build` of a recipe, and what it prints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.table import Table
 
-from niels_gpt.cli.build_options import ExecutorFlags
 from niels_gpt.cli.datasets import print_bad_rows
-from niels_gpt.cli.options import Json, grouped
-from niels_gpt.cli.paths import existing
 from niels_gpt.cli.terminal import ShownProgress, note, out, print_json, print_line, table_of
-from niels_gpt.values import VALUE_HELP
 
 if TYPE_CHECKING:
+    from niels_gpt.builds.executor import UnitExecutor
+    from niels_gpt.cli.build import RecipeFlags
     from niels_gpt.recipes.run import BuiltRecipe
 
-RecipeFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A recipe (.toml, .yaml), or the lock of one (.lock.json).",
-        show_default=False,
-        **existing("a recipe (see docs/recipes.md), or the lock of one", "file"),
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A value in place of the recipe's, such as sequence.length=8192 or sources.chats.format=alpaca. "
-        f"{VALUE_HELP}; repeat for more.",
-    ),
-]
 
-
-@grouped
-def build(
-    recipe: RecipeFile,
-    executor: ExecutorFlags,
-    settings: Settings = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and build nothing.")] = False,
-    allow_code: Annotated[
-        bool,
-        typer.Option("--allow-code", help="Run the Python functions that the recipe names for its sources."),
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier build wrote.")] = False,
-    as_json: Json = False,
+def build_from_recipe(
+    recipe: Path,
+    flags: RecipeFlags,
+    runner: UnitExecutor,
+    threads: int | None,
+    *,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
-    """Build what a recipe describes: episodes of each source, the mixture, exports, and a lock to repeat it.
-
-    Example: niels-gpt build recipe.toml --workers 8
-
-    A check alone: niels-gpt build recipe.toml --dry-run
-
-    The same bytes elsewhere: niels-gpt build recipe.lock.json
-    """
-    runner = executor.open()  # refuses options of the other engine, before the recipe is read
+    """Build what a recipe describes, or the lock of one; with --dry-run check it and build nothing."""
     from niels_gpt.recipes.lock import is_lock, read_lock
     from niels_gpt.recipes.reading import read_recipe
 
-    loaded, locked = (
-        read_lock(recipe, settings or ()) if is_lock(recipe) else (read_recipe(recipe, settings or ()), None)
-    )
-    if dry_run:
+    settings = flags.settings or ()
+    loaded, locked = read_lock(recipe, settings) if is_lock(recipe) else (read_recipe(recipe, settings), None)
+    if flags.dry_run:
         from niels_gpt.recipes.inputs import open_recipe
 
         with ShownProgress() as progress:
             # Finding duplicates takes a pass over all rows, and writes what it finds to `out`.
             opened = open_recipe(
-                loaded, threads=executor.threads, duplicates=False, allow_code=allow_code, progress=progress
+                loaded, threads=threads, duplicates=False, allow_code=flags.allow_code, progress=progress
             )
             # The lock records the inputs without their duplicates, which are not found here.
             if locked is not None and loaded.recipe.duplicates is None:
@@ -91,8 +56,8 @@ def build(
             locked=locked,
             executor=runner,
             overwrite=overwrite,
-            threads=executor.threads,
-            allow_code=allow_code,
+            threads=threads,
+            allow_code=flags.allow_code,
             progress=progress,
         )
     _show_built(built, as_json)

@@ -364,7 +364,7 @@ class GPTEpisodeDataLoader(Loader[Batch]):
 
 
 class WindowLoader(GPTEpisodeDataLoader):
-    """Batches of shape `(batch_size, block_size)` from pretraining caches, as `niels-gpt cache build-pretrain` makes.
+    """Batches of shape `(batch_size, block_size)` from pretraining caches, as `niels-gpt build` makes.
 
     Rows are windows of neighbouring tokens, wherever documents begin or end in them. An epoch has every window once, so
     every token of a shard but its first is a target once; only the last window of a shard may be shorter than a row,

@@ -109,7 +109,7 @@ class GPTDataLoader:
         if not self._splits:
             raise CacheError(
                 f"{self.dataset_dir}: no token stream: expected train/tokens.bin, train/shard_00000/tokens.bin or "
-                "train/shard_00000.bin. Build one with: niels-gpt cache build-pretrain"
+                "train/shard_00000.bin. Build one with: niels-gpt build"
             )
         self._positions = dict.fromkeys(self._splits, 0)
         self._warned = False

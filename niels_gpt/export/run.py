@@ -54,7 +54,7 @@ def export(
     where rows are packed, or left out for their length.
 
     Args:
-        source: a directory of `episodes build`, `cache build-sft` or `cache build-pretrain`.
+        source: the directory of a dataset.
         to: the name of the format; see `registry.FORMATS`, and for preferences `preferences.PREFERENCE_FORMATS`.
         out: the directory to create. It appears when everything is written, with export.json and README.md in it.
         split: "train" or "val"; by default both, unless one is empty.

@@ -31,7 +31,7 @@ class PreferenceLoader(Loader[PreferenceBatch]):
     run continues on another number of ranks, or with another batch size, without a group that is lost or comes twice.
 
     Args:
-        dataset_dir: what `niels-gpt preferences build` wrote; several; or a mapping from directories to their shares.
+        dataset_dir: what `niels-gpt build` wrote; several; or a mapping from directories to their shares.
         batch_size: groups per batch and rank. sequence_length: the most tokens of prompt and completion.
         too_long: "error", "skip", "head" or "tail", see `Fitting`; `no_completion` likewise.
         pad_token_id: fills rows; padding is known by its position, so any id of the vocabulary will do. Default the eos

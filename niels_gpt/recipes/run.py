@@ -2,7 +2,7 @@
 
 ::
 
-    OUT/sources/NAME/       the episodes of each source, as `niels-gpt episodes build` writes them
+    OUT/sources/NAME/       the episodes of each source, as `niels-gpt build` writes them
     OUT/duplicates/         which rows were left out as duplicates, and of which rows
     OUT/mixture.json        how many rows of each an epoch has; `ng.loader(OUT, ...)` reads it
     OUT/exports/TO/NAME/    each export of each source

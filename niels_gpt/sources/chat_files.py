@@ -157,7 +157,7 @@ def refuse_labelled(row: Mapping[str, Any], where: str) -> None:
     columns = "" if is_pair and name == "label" else ", from columns prompt, completion and label"
     raise UsageError(
         f"{where} has {what}, and a {name} that is true or false, as rows of KTO have. Build preferences from them "
-        f'(niels-gpt preferences build --format unpaired; ng.build(format="unpaired")){columns}; or choose '
+        f'(niels-gpt build --format unpaired; ng.build(format="unpaired")){columns}; or choose '
         f'--format {dialect} (format="{dialect}") to train every completion, whatever its {name}'
     )
 

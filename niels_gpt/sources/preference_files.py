@@ -79,7 +79,7 @@ class PreferenceFiles(Source[Preference]):
             expected = "; or ".join(" and ".join("/".join(key) for key in shape.needs) for shape in FORMS.values())
             raise InputError(
                 f"{self.files[0]}: no row has the columns of preferences; found {_columns_of(self.files[0])}; expected "
-                f"{expected}. Name the form with --format, or build conversations with: niels-gpt episodes build"
+                f"{expected}. Name the form with --format, or build conversations with: niels-gpt build"
             )
         return forms[0]
 

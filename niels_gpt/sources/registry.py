@@ -1,4 +1,4 @@
-"""The named sources, one line each: what `niels-gpt cache build-all` builds, in this order."""
+"""The named sources, one line each: what `python -m niels_gpt.cache.cli build-all` builds, in this order."""
 
 from __future__ import annotations
 

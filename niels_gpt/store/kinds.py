@@ -170,11 +170,11 @@ def require_episodes(dataset: Path) -> None:
     """Raise `CacheError` unless a directory holds episodes."""
     if not dataset.exists():
         files = f"train/{TOKENS_NAME} and train/{INDEX_NAME}"
-        raise no_such_directory(dataset, f"episodes, as `niels-gpt episodes build` writes them: {files}")
+        raise no_such_directory(dataset, f"episodes, as `niels-gpt build` writes them: {files}")
     if not is_episode_indexed_dataset(dataset):
         raise CacheError(
             f"{dataset}: no episodes: expected train/{TOKENS_NAME} and train/{INDEX_NAME}. "
-            "Check the path, or run the build (`niels-gpt episodes build` for chats; a token stream is a cache)"
+            "Check the path, or run the build (`niels-gpt build` for chats; a token stream is a cache)"
         )
 
 

@@ -108,8 +108,8 @@ def open_completions(shard: Shard) -> npt.NDArray[np.void]:
     with storage_errors("reading", path):
         if not path.is_file():
             raise CacheError(
-                f"{path}: no such file, so these are episodes without preferences; build them with: niels-gpt "
-                "preferences build"
+                f"{path}: no such file, so these are episodes without preferences; build them with: niels-gpt build "
+                "--kind preferences"
             )
         # The file has no header: its size says how many records it has.
         size, wanted = path.stat().st_size, COMPLETION.itemsize * len(shard.index)

@@ -17,7 +17,7 @@ from tests.episodes.made import write_split
 def dataset(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
     """The samples as episodes, built once from the command line."""
     out = tmp_path_factory.mktemp("cli") / "chats"
-    done = run_cli("episodes", "build", chats_file(), "--tokenizer", tokenizer_dir, "--out", out)
+    done = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--out", out)
     assert done.returncode == 0, done.stderr
     assert "read as messages" in done.stderr
     assert "is complete" in done.stdout
@@ -25,12 +25,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Pa
 
 
 def test_build_reports_as_json_and_is_not_repeated(dataset: Path, tokenizer_dir: Path) -> None:
-    again = run_cli("episodes", "build", chats_file(), "--tokenizer", tokenizer_dir, "--out", dataset, "--json")
+    again = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--out", dataset, "--json")
     assert again.returncode == 0
     assert "already built" in again.stderr
     report = json.loads(again.stdout)
     assert report["splits"]["train"]["episodes"] == 90
-    other = run_cli("episodes", "build", chats_file(), "--tokenizer", tokenizer_dir, "--out", dataset, "--seed", 1)
+    other = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--out", dataset, "--seed", 1)
     assert other.returncode == 2
     assert "seed 42, now 1" in other.stderr
 
@@ -117,7 +117,7 @@ def test_mistakes_are_one_line(tmp_path: Path, tokenizer_dir: Path) -> None:
         (("verify", tmp_path), 3, "no episodes"),
         (("show", tmp_path), 3, "no episodes"),
         (
-            ("episodes", "build", tmp_path / "no.jsonl", "--out", tmp_path / "o", "--tokenizer", tokenizer_dir),
+            ("build", tmp_path / "no.jsonl", "--out", tmp_path / "o", "--tokenizer", tokenizer_dir),
             3,
             "no such file",
         ),
@@ -135,7 +135,7 @@ def test_looking_at_a_dataset_does_not_load_torch_nor_does_building_one(
     import subprocess
     import sys
 
-    build = ["episodes", "build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
+    build = ["build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
     program = (
         "import sys; from niels_gpt.cli.main import app\n"
         f"assert not app({build if building else ['info', str(dataset)]})\n"

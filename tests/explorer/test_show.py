@@ -105,7 +105,7 @@ def test_characters_of_several_tokens_are_joined(tmp_path: Path) -> None:
 def test_no_counts_of_the_loader_are_printed(tokenizer_dir: Path, tmp_path: Path) -> None:
     """They are about the whole dataset, and how many episodes are too long for a length that nobody chose."""
     built = tmp_path / "built"
-    done = run_cli("episodes", "build", chats_file(), "--tokenizer", tokenizer_dir, "--out", built)
+    done = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--out", built)
     assert done.returncode == 0, done.stderr
     shown = run_cli("show", built, "3", "--tokenizer", tokenizer_dir)
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -29,9 +29,9 @@ def built(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     place = tmp_path_factory.mktemp("built")
     chats, notes = chats_file(), notes_dir()
     for kind, given, out in (
-        (("episodes", "build"), chats, "episodes"),
-        (("cache", "build-sft"), chats, "sft"),
-        (("cache", "build-pretrain"), notes, "pretrain"),
+        (("build"), chats, "episodes"),
+        (("build", "--kind", "sft"), chats, "sft"),
+        (("build", "--kind", "pretrain"), notes, "pretrain"),
     ):
         done = run_cli(*kind, given, "--tokenizer", tokenizer_dir, "--out", place / out)
         assert done.returncode == 0, done.stderr
@@ -236,7 +236,7 @@ def test_text_whose_characters_are_several_tokens(tmp_path: Path) -> None:
         '{"messages": [{"role": "user", "content": "Où écrire 🦄?"}, {"role": "assistant", "content": "Là."}]}\n'
     )
     options = ("--tokenizer", tmp_path / "model", "--out", tmp_path / "built", "--val-frac", "0")
-    done = run_cli("episodes", "build", chats, *options)
+    done = run_cli("build", chats, *options)
     assert done.returncode == 0, done.stderr
     renderers = RendererList([str(tmp_path / "model")])
     with client_of(Explorer(renderers, open_dataset(tmp_path / "built", renderers))) as client:

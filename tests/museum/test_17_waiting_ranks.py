@@ -45,5 +45,5 @@ def test_naive() -> None:
 
 def test_ours(tmp_path: Path) -> None:
     for rank in range(2):
-        with pytest.raises(CacheError, match="niels-gpt episodes build"):
+        with pytest.raises(CacheError, match="niels-gpt build"):
             open_loader(tmp_path / "none", rank=rank, world_size=2)

@@ -25,7 +25,7 @@ def tokenizer() -> list[str]:
 def test_from_rows_to_trl(tmp_path: Path, tokenizer: list[str]) -> None:
     pytest.importorskip("pyarrow")
     rows, out = write_rows(tmp_path / "pairs.jsonl", pairs(30)), tmp_path / "out"
-    build = ["preferences", "build", rows, *tokenizer, "--out", out]
+    build = ["build", "--kind", "preferences", rows, *tokenizer, "--out", out]
     told = json.loads(run_cli(*build, "--json").stdout)
     assert (told["kind"], told["splits"]["train"]["groups"], told["splits"]["val"]["groups"]) == ("preferences", 27, 3)
     again = run_cli(*build, "--workers", 2)
@@ -57,7 +57,7 @@ def test_from_rows_to_trl(tmp_path: Path, tokenizer: list[str]) -> None:
         ([GOOD, {"prompt": "a", "chosen": "b"}], [], 3, "rows.jsonl:2: no 'rejected' in the row"),
         ([{"messages": []}], [], 3, "no row has the columns of preferences; found 'messages'; expected"),
         ([[1]], [], 3, "no row has the columns of preferences; found no row that is an object; expected"),
-        ([GOOD], ["--format", "pairs"], 2, "--format is 'pairs'; expected one of preference, ranked"),
+        ([GOOD], ["--format", "pairs"], 2, "--format is 'pairs'; expected one of messages"),
         ([GOOD], ["--val-frac", "2"], 2, "val-frac"),
     ],
 )
@@ -65,7 +65,7 @@ def test_bad_input(
     tmp_path: Path, tokenizer: list[str], rows: list[dict[str, Any]], options: list[str], code: int, said: str
 ) -> None:
     source = write_rows(tmp_path / "rows.jsonl", rows)
-    done = run_cli("preferences", "build", source, *tokenizer, "--out", tmp_path / "out", *options)
+    done = run_cli("build", "--kind", "preferences", source, *tokenizer, "--out", tmp_path / "out", *options)
     assert done.returncode == code
     assert said in done.stderr
     assert done.stderr.count("error:") == 1
@@ -74,14 +74,14 @@ def test_bad_input(
 
 def test_rows_that_are_left_out(tmp_path: Path, tokenizer: list[str]) -> None:
     source = write_rows(tmp_path / "rows.jsonl", [GOOD, {**GOOD, "rejected": ""}, *pairs(8)])
-    done = run_cli("preferences", "build", source, *tokenizer, "--out", tmp_path / "out", "--max-bad-rows", 1)
+    done = run_cli("build", "--kind", "preferences", source, *tokenizer, "--out", tmp_path / "out", "--max-bad-rows", 1)
     assert done.returncode == 0
     assert "left out: empty_completion" in done.stdout
 
 
 def test_other_datasets(tmp_path: Path, tokenizer: list[str]) -> None:
     source = write_rows(tmp_path / "rows.jsonl", pairs(10))
-    run_cli("preferences", "build", source, *tokenizer, "--out", tmp_path / "out", "--val-frac", 0)
+    run_cli("build", "--kind", "preferences", source, *tokenizer, "--out", tmp_path / "out", "--val-frac", 0)
     for command, said in (
         (
             ["export", tmp_path / "out", "--to", "trl", "--out", tmp_path / "no"],

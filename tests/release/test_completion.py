@@ -68,7 +68,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("episodes bu", "episodes build"),
+        ("rend", "render"),
         ("render x --rendere", "render x --renderer"),
         ("doctor ch", "doctor chats.jsonl"),
     ],

@@ -194,7 +194,7 @@ def test_commands_count_what_is_changed(tmp_path: Path) -> None:
     for number, by in enumerate((("--renderer", "qwen3"), ("--template", template))):
         out = tmp_path / f"e{number}"
         given = (chats, "--tokenizer", folder_of("qwen3"), *by, "--val-frac", 0, "--out", out, "--json")
-        built = run_cli("episodes", "build", *given)
+        built = run_cli("build", *given)
         assert built.returncode == 0, built.stderr
         assert json.loads(built.stdout)["changed"] == {"developer_as_system": 1, "text_parts_joined": 1}
 

@@ -221,7 +221,7 @@ def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text(json.dumps({"messages": TOOL_CHAT}) + "\n")
     built = run_cli(
-        *("cache", "build-sft", chats, "--tokenizer", model, "--renderer", "qwen3", "--out", tmp_path / "c"),
+        *("build", "--kind", "sft", chats, "--tokenizer", model, "--renderer", "qwen3", "--out", tmp_path / "c"),
         *("--val-frac", "0", "--tool-bodies", "get", "--loss-on", "last_message"),
     )
     assert built.returncode == 0, built.stderr
@@ -252,6 +252,6 @@ def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
     house = run_cli("render", plain, "--tokenizer", tokenizer_dir)
     assert "renderer ngpt" in house.stdout
     refused = run_cli(
-        "cache", "build-sft", plain, "--tokenizer", tokenizer_dir, "--out", "x", "--loss-on", "last_message"
+        "build", "--kind", "sft", plain, "--tokenizer", tokenizer_dir, "--out", "x", "--loss-on", "last_message"
     )
     assert (refused.returncode, "--renderer ngpt" in refused.stderr) == (2, True)

@@ -234,7 +234,7 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
     template = tmp_path / "chat.jinja"
     template.write_text(PARTIAL)
     given: tuple[Any, ...] = (chats, "--tokenizer", folder_of("llama-3"), "--renderer", "llama-3", "--val-frac", 0)
-    for number, command in enumerate([("episodes", "build"), ("cache", "build-sft")]):
+    for number, command in enumerate([("build"), ("build", "--kind", "sft")]):
         built = run_cli(*command, *given, "--out", tmp_path / f"told{number}")
         assert built.returncode == 0, built.stderr
         assert "1 rows: reasoning_content is not written" in " ".join((built.stdout + built.stderr).split())
@@ -243,10 +243,10 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
         assert refused.returncode == 3
         assert f"{chats}:1: message 1: reasoning_content is not written" in " ".join(refused.stderr.split())
     given = (chats, "--tokenizer", folder_of("qwen3"), "--template", template, "--val-frac", 0, "--json")
-    refused = run_cli("episodes", "build", *given, "--out", tmp_path / "partial")
+    refused = run_cli("build", *given, "--out", tmp_path / "partial")
     assert refused.returncode == 3
     assert "--allow-partial" in refused.stderr
-    allowed = run_cli("episodes", "build", *given, "--out", tmp_path / "partial", "--allow-partial")
+    allowed = run_cli("build", *given, "--out", tmp_path / "partial", "--allow-partial")
     assert allowed.returncode == 0, allowed.stderr
     assert json.loads(allowed.stdout)["changed"] == {"partial_attribution": 2, "reasoning_content_not_written": 1}
 

@@ -61,7 +61,7 @@ def test_families_that_tell_the_day(chats: Path, family: str, told: str) -> None
 
 def test_episodes_of_a_chat_template(model: Path, chats: Path, tmp_path: Path) -> None:
     out = tmp_path / "episodes"
-    arguments = ("episodes", "build", chats, "--tokenizer", model, "--out", out, "--val-frac", "0")
+    arguments = ("build", chats, "--tokenizer", model, "--out", out, "--val-frac", "0")
     built = run_cli(*arguments, "--max-bad-rows", 1)
     assert built.returncode == 0, built.stderr
     manifest = json.loads((out / "episodes.json").read_text())

@@ -306,7 +306,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     write_rows(tmp_path / "chats.jsonl", rows_of(names, 6))
     monkeypatch.chdir(tmp_path)
     run = cli_here(capsys, monkeypatch)  # three processes would import transformers, for seconds each
-    command = ("episodes", "build", "chats.jsonl", "--tokenizer", model, "--renderer", "qwen3-vl", "--val-frac", 0)
+    command = ("build", "chats.jsonl", "--tokenizer", model, "--renderer", "qwen3-vl", "--val-frac", 0)
     done = run(*command, "--out", "data", "--images", "photos")
     assert done.returncode == 0, done.stderr
     counts = json.loads((tmp_path / "data" / "episodes.json").read_text())["splits"]["train"]

@@ -131,17 +131,17 @@ def test_commands_take_prove(tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in ROWS))
     given: tuple[Any, ...] = (chats, "--tokenizer", folder_of("qwen3"), "--renderer", "qwen3", "--val-frac", 0)
-    refused = run_cli("episodes", "build", *given, "--out", tmp_path / "e", "--prove")
+    refused = run_cli("build", *given, "--out", tmp_path / "e", "--prove")
     assert refused.returncode == 3
     assert f"{chats}:4: message 1: content is 'Use <tool_call>" in " ".join(refused.stderr.split())
-    plain = run_cli("episodes", "build", *given, "--out", tmp_path / "p")
+    plain = run_cli("build", *given, "--out", tmp_path / "p")
     assert plain.returncode == 0, plain.stderr
-    told = run_cli("episodes", "build", *given, "--out", tmp_path / "t", "--prove", "--max-bad-rows", "all")
+    told = run_cli("build", *given, "--out", tmp_path / "t", "--prove", "--max-bad-rows", "all")
     table = " ".join(told.stdout.split())
     assert "proven 3" in table
     assert "proven, with something written otherwise 1" in table
     assert "used, but round_trip" not in table
-    built = run_cli("episodes", "build", *given, "--out", tmp_path / "e", "--prove", "--max-bad-rows", "all", "--json")
+    built = run_cli("build", *given, "--out", tmp_path / "e", "--prove", "--max-bad-rows", "all", "--json")
     assert json.loads(built.stdout)["changed"]["round_trip_proven"] == 3
 
 

@@ -198,6 +198,6 @@ def test_a_row_with_an_unknown_option_is_a_bad_row(tmp_path: Path) -> None:
     rows = [{"messages": CHAT}, {"messages": CHAT, "chat_template_kwargs": {"think": False}}]
     chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = (chats, "--tokenizer", folder_of("qwen3"), "--renderer", "qwen3", "--val-frac", 0, "--out", tmp_path / "e")
-    refused = run_cli("episodes", "build", *given)
+    refused = run_cli("build", *given)
     assert refused.returncode == 3
     assert f"{chats}:2: chat_template_kwargs: renderer qwen3: no option 'think'" in " ".join(refused.stderr.split())

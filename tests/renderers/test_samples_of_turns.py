@@ -200,7 +200,7 @@ def test_a_system_message_is_trained_in_a_sample_of_its_own(tmp_path: Path) -> N
 def test_the_command_and_a_recipe(tmp_path: Path) -> None:
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in THINKING))
     folder = folder_of("qwen3")
-    common = ("episodes", "build", "chats.jsonl", "--tokenizer", folder, "--renderer", "qwen3", "--json")
+    common = ("build", "chats.jsonl", "--tokenizer", folder, "--renderer", "qwen3", "--json")
     episodes = {}
     for samples in ("per-conversation", "auto", "per-turn"):
         done = run_cli(*common, "--out", samples, "--samples", samples, "--val-frac", 0, cwd=tmp_path)
@@ -250,6 +250,6 @@ def test_what_makes_no_samples_of_turns(tmp_path: Path, tokenizer_dir: Path) -> 
     chats = tmp_path / "chats.jsonl"
     chats.write_text(json.dumps({"messages": THINKING[0]}) + "\n")
     options = ("--tokenizer", tokenizer_dir, "--out", tmp_path / "x", "--samples", "per-turn")
-    refused = run_cli("episodes", "build", chats, *options)
+    refused = run_cli("build", chats, *options)
     assert refused.returncode == 2
     assert "Add --renderer ngpt" in refused.stderr

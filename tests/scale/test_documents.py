@@ -257,7 +257,7 @@ def test_the_command_line(tmp_path: Path, texts: TextFiles, whole: Any, tokenize
     what = [*texts.inputs, "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--seed", 1, "--shuffle-buffer", 20]
     budgets = ["--max-train-tokens", 1 << 40, "--max-val-tokens", 1 << 40, "--val-frac", 0.1, "--shard-bytes", 20_000]
     more = ["--workers", 2, "--unit-bytes", 9_000, "--out", "out"]
-    done = run_cli("cache", "build-pretrain", *what, *budgets, *more, cwd=tmp_path)
+    done = run_cli("build", "--kind", "pretrain", *what, *budgets, *more, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "out") == whole
 

@@ -208,13 +208,13 @@ def test_the_command_line(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) 
     """Workers and units change nothing; options of the other engine are refused."""
     shutil.copy(chats.path, tmp_path / "chats.jsonl")
     common = ["chats.jsonl", "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
-    for kind in (["cache", "build-sft"], ["episodes", "build"]):
+    for kind in (["build", "--kind", "sft"], ["build"]):
         results = []
         for name, more in (("a", []), ("b", ["--workers", 2, "--unit-bytes", 30_000])):
             done = run_cli(*kind, *common, "--out", f"{kind[0]}-{name}", *more, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             results.append(digests(tmp_path / f"{kind[0]}-{name}"))
         assert results[0] == results[1]
-    refused = run_cli("cache", "build-sft", *common, "--out", "c", "--ray-address", "here", cwd=tmp_path)
+    refused = run_cli("build", "--kind", "sft", *common, "--out", "c", "--ray-address", "here", cwd=tmp_path)
     assert refused.returncode == 2
     assert "--ray-address is for Ray; add --engine ray" in refused.stderr

@@ -141,7 +141,7 @@ def test_commands_take_a_data_set_of_the_hub(tmp_path: Path, tokenizer_dir: Path
     repository = Repository({"README.md": b"# another\n", "data/new.md": b"new\n"}, history=[TREE], refs={"v1": 0})
     commit, tok = repository.shas[0], ["--tokenizer", str(tokenizer_dir)]
     url = "hf://datasets/own/er"
-    pretrain = ["cache", "build-pretrain", *tok, "--val-frac", "0.2", "--out"]
+    pretrain = ["build", "--kind", "pretrain", *tok, "--val-frac", "0.2", "--out"]
     with Hub({"own/er": repository}) as hub:
         found = run_commands(
             hub,
@@ -152,8 +152,8 @@ def test_commands_take_a_data_set_of_the_hub(tmp_path: Path, tokenizer_dir: Path
                 "all": [*pretrain, "all", f"{url}@{commit}", "--max-bad-rows", "9"],
                 "pattern": [*pretrain, "pattern", f"{url}@v1/*/*.parquet", "--workers", "2", "--unit-bytes", "1"],
                 "now": [*pretrain, "now", url],
-                "sft": ["cache", "build-sft", f"{url}@v1/chats/*.jsonl", *tok, "--val-frac", "0.2", "--out", "sft"],
-                "episodes": ["episodes", "build", f"{url}@v1/chats/x.jsonl", *tok, "--out", "episodes"],
+                "sft": ["build", "--kind", "sft", f"{url}@v1/chats/*.jsonl", *tok, "--val-frac", "0.2", "--out", "sft"],
+                "episodes": ["build", f"{url}@v1/chats/x.jsonl", *tok, "--out", "episodes"],
                 "tokenizer": ["tokenizer", "train", f"{url}@v1/data/*.md", "--out", "t", "--vocab-size", "300"],
                 "show": ["show", f"{url}@v1/chats/x.jsonl", "7"],
                 "doctor": ["doctor", f"{url}@v1/chats/"],
@@ -202,7 +202,16 @@ def test_what_passes_is_waited_out(tmp_path: Path, tokenizer_dir: Path, monkeypa
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
     texts = [[{"text": f"text number {n} of file {file}" * 9} for n in range(20)] for file in range(6)]
     files = {f"{file}.parquet": parquet(rows, 5) for file, rows in enumerate(texts)}
-    build = ["cache", "build-pretrain", "hf://datasets/org/files", "--tokenizer", str(tokenizer_dir), "--workers", "2"]
+    build = [
+        "build",
+        "--kind",
+        "pretrain",
+        "hf://datasets/org/files",
+        "--tokenizer",
+        str(tokenizer_dir),
+        "--workers",
+        "2",
+    ]
     build += ["--unit-bytes", "1", "--out"]
     with Hub({"org/files": Repository(files)}) as hub:
         assert run_commands(hub, tmp_path, {"whole": [*build, "whole"]})["whole"][0] == 0

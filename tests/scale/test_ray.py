@@ -190,7 +190,7 @@ def test_bad_rows_stop_a_ray_build_with_the_same_words(
 
 @pytest.mark.slow
 def test_the_command_line_on_the_cluster(cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
-    common = ["cache", "build-sft", chats.path, "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
+    common = ["build", "--kind", "sft", chats.path, "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
     more = ["--engine", "ray", "--ray-address", cluster.address, "--unit-bytes", 20_000]
     for name, options in (("local", []), ("ray", more)):
         done = run_cli(*common, "--out", name, *options, cwd=tmp_path)
@@ -205,7 +205,18 @@ def test_a_file_of_a_cluster_that_is_gone_does_not_matter(tmp_path: Path, chats:
     (folder / "ray").mkdir()
     (folder / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    line = ["-m", "niels_gpt", "cache", "build-sft", str(chats.path), "--out", str(tmp_path / "sft"), "--engine", "ray"]
+    line = [
+        "-m",
+        "niels_gpt",
+        "build",
+        "--kind",
+        "sft",
+        str(chats.path),
+        "--out",
+        str(tmp_path / "sft"),
+        "--engine",
+        "ray",
+    ]
     line += ["--workers", "2", "--tokenizer", str(tokenizer_dir), "--max-bad-rows", "1000"]
     environment |= {"RAY_TMPDIR": str(folder)}
     try:

@@ -54,7 +54,7 @@ def test_pretraining_shards_from_a_bucket(
 ) -> None:
     """Notes, JSON lines and parquet below a directory, by two workers, beside the same files on the disk."""
     uploaded(texts, f"{s3}/raw")
-    what = ("cache", "build-pretrain", "--tokenizer", tokenizer_dir, *PRETRAIN, *BUDGETS)
+    what = ("build", "--kind", "pretrain", "--tokenizer", tokenizer_dir, *PRETRAIN, *BUDGETS)
     local = built(tmp_path / "local", *what, texts)
     remote = built(tmp_path / "remote", *what, f"{s3}/raw{pattern}", "--workers", 2, "--unit-bytes", 9_000)
     assert remote == local
@@ -73,7 +73,7 @@ def test_episodes_from_a_bucket_to_a_bucket_to_batches(s3: str, tmp_path: Path, 
     (tmp_path / "raw").mkdir()
     write_chats(tmp_path / "raw" / "chats.jsonl", 60, bad=False)
     uploaded(tmp_path / "raw", f"{s3}/chats")
-    what = ("episodes", "build", "--tokenizer", tokenizer_dir, "--shard-size", 20_000)
+    what = ("build", "--tokenizer", tokenizer_dir, "--shard-bytes", 80_000)
     local = built(tmp_path / "local", *what, tmp_path / "raw" / "chats.jsonl")
     remote = built(tmp_path / "remote", *what, f"{s3}/chats/*.jsonl", "--workers", 2, "--unit-bytes", 9_000)
     assert remote == local

@@ -421,7 +421,7 @@ def test_the_commands_take_a_mapping(tmp_path: Path, tokenizer_dir: Path) -> Non
     odd.write_text("".join(json.dumps({"data": {"log": each}}) + "\n" for each in renamed))
     common = ["--tokenizer", tokenizer_dir / "spm.model", "--default-system", "short"]
     names = ["--columns", "messages=data.log,role=who,content=text", "--roles", "me=user,bot=assistant"]
-    for command in (["episodes", "build"], ["cache", "build-sft"]):
+    for command in (["build"], ["build", "--kind", "sft"]):
         out = tmp_path / command[0]
         done = run_cli(*command, plain, "--out", out / "plain", *common)
         assert done.returncode == 0, done.stderr
@@ -435,9 +435,9 @@ def test_the_commands_take_a_mapping(tmp_path: Path, tokenizer_dir: Path) -> Non
         done = run_cli(*command, odd, "--out", out / "odd", *common, *names, "--roles", "x=user")
         assert done.returncode == 2
         assert "mapping.roles" in done.stderr
-    done = run_cli("episodes", "build", odd, "--out", tmp_path / "no", *common, "--columns", "mesages=x")
+    done = run_cli("build", odd, "--out", tmp_path / "no", *common, "--columns", "mesages=x")
     assert (done.returncode, "did you mean 'messages'?" in done.stderr) == (2, True)
-    done = run_cli("episodes", "build", odd, "--out", tmp_path / "no", *common, "--columns", "messages=data.lg")
+    done = run_cli("build", odd, "--out", tmp_path / "no", *common, "--columns", "messages=data.lg")
     assert done.returncode == 3
     assert "odd.jsonl:1: messages is to be at data.lg, but it has no 'lg': found 'log'" in done.stderr
     assert not (tmp_path / "no").exists()

@@ -124,7 +124,7 @@ def test_a_build_that_left_out_more_than_five_percent_says_so_last(
         rows = [good] * (20 - bad_rows) + [{"messages": []}] * bad_rows
         (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         options = ("--max-bad-rows", "10%", "--overwrite", *(("--workers", workers) if workers else ()))
-        line = ("episodes", "build", "chats.jsonl", "--tokenizer", tokenizer_dir, "--out", "out", *options)
+        line = ("build", "chats.jsonl", "--tokenizer", tokenizer_dir, "--out", "out", *options)
         done = run_cli(*line, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         last = done.stdout.splitlines()[-1]

@@ -289,7 +289,7 @@ def test_many_damaged_directories() -> None:
     [
         ("render", "{chats}", "--tokenizer", "{folder}"),
         ("doctor", "{chats}", "--tokenizer", "{folder}"),
-        ("episodes", "build", "{chats}", "--tokenizer", "{folder}", "--out", "{folder}/out"),
+        ("build", "{chats}", "--tokenizer", "{folder}", "--out", "{folder}/out"),
     ],
     ids=lambda command: "-".join(command[:2]).replace("-{chats}", ""),
 )

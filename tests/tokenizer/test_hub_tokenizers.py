@@ -170,11 +170,11 @@ CHATML = (
 )
 
 
-@pytest.mark.parametrize("command", ["episodes build", "cache build-sft", "preferences build"])
+@pytest.mark.parametrize("command", ["build", "build --kind sft", "build --kind preferences"])
 def test_builds_take_a_name_on_the_hub_without_a_renderer(tmp_path: Path, command: str) -> None:
     """As their help says; a name that is no directory was taken for that of a SentencePiece model."""
     row: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]}
-    if command == "preferences build":
+    if "preferences" in command:
         row = {"prompt": "hi", "chosen": "yes", "rejected": "no"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "model").mkdir()
