@@ -27,13 +27,14 @@ from niels_gpt.progress import Progress
 from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files, describe_dialects
-from niels_gpt.sources.files.inputs import TEXT_SUFFIXES, Record
-from niels_gpt.sources.files.locations import files_of
-from niels_gpt.sources.files.records import RECORD_SUFFIXES, read_records
+from niels_gpt.sources.files.formats import format_of
+from niels_gpt.sources.files.inputs import Record
+from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
+from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.preference_files import LOOKED_AT, PreferenceFiles, preference_files, preference_source
 from niels_gpt.sources.rows.shapes import FORMS
-from niels_gpt.sources.text_files import SEARCHED_SUFFIXES, TextFiles
+from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.store.remote import AnyFile
 
 Kind = Literal["episodes", "preferences", "sft", "pretrain"]
@@ -108,8 +109,8 @@ def kind_of(inputs: Inputs, kind: str | None = None, form: str | None = None, ma
     if form is not None or mapping:
         # With a mapping the caller says what the columns are: those of conversations.
         return "preferences" if form in FORMS else "episodes"
-    first = files_of(inputs[:1], (*SEARCHED_SUFFIXES, *RECORD_SUFFIXES))[0]
-    if first.name.lower().endswith(TEXT_SUFFIXES):
+    first = list_files(inputs[:1], (*TEXT_NAMES, *ROW_NAMES)).taken[0]
+    if format_of(first) == "text":
         return "pretrain"
     if preference_source([first], None) is not None:
         return "preferences"
