@@ -22,7 +22,7 @@ import numpy.typing as npt
 from niels_gpt.errors import UsageError, shown
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.gather import shifted, targets_of
-from niels_gpt.format.packing import PackPlan, pack
+from niels_gpt.format.packing import PackPlan, layout_of, pack
 from niels_gpt.ranges import BLOCK_SIZE, TOKEN_ID
 from niels_gpt.required_torch import torch
 from niels_gpt.store.masks import IGNORE_INDEX
@@ -111,17 +111,12 @@ def trajectory(turns: Sequence[Mapping[str, Any]]) -> Trajectory:
     parts: list[tuple[Array, Array, Array]] = []  # mask, log-probabilities and versions of some tokens
     for number, turn in enumerate(turns):
         where = f"turn {number}: "
-        if not isinstance(turn, Mapping):
-            raise UsageError(f"turn {number} is {shown(turn)}; expected a mapping with prompt_ids and completion_ids")
         prompt, completion = (_ids(turn, name, where) for name in ("prompt_ids", "completion_ids"))
         _check_continues(prompt, ids, number)
         # What the prompt adds to the turn before (tool results, the next question, headers) was not sampled.
-        added, n = len(prompt) - len(ids), len(completion)
+        added = len(prompt) - len(ids)
         parts.append((np.zeros(added, np.bool_), np.full(added, np.nan), np.full(added, NO_VERSION)))
-        mask = _mask(turn.get("completion_mask"), n, where)
-        versions = _versions(turn.get("version"), n, where)
-        logprobs = _logprobs(turn.get("completion_logprobs"), mask, where)
-        parts.append((mask, logprobs, np.where(mask, versions, NO_VERSION)))
+        parts.append(_sampled(turn, len(completion), where))
         ids = np.concatenate([prompt, completion])
     return Trajectory(ids, *map(np.concatenate, zip(*parts, strict=True)))
 
@@ -208,21 +203,24 @@ def rollout_batch(
         )
     own_rows = PackPlan(np.arange(len(rows)), np.arange(len(rows) + 1), width, int(lengths.sum()))
     plan = pack(lengths, width) if packing else own_rows
-    shape = plan.rows, width
-    tokens, rollout = np.full(shape, pad_token_id, np.int64), np.full(shape, -1, np.int64)
-    logprobs, versions = np.zeros(shape), np.full(shape, NO_VERSION, np.int64)
-    trained, segments = np.zeros(shape, np.bool_), np.zeros(shape, np.int32)
-    positions = np.zeros(shape, np.int64)
-    for row in range(plan.rows):
-        at = 0
-        for segment, number in enumerate(plan.items[plan.offsets[row] : plan.offsets[row + 1]].tolist(), 1):
-            one = rows[number]
-            place = row, slice(at, at + len(one.ids))
-            tokens[place], trained[place], rollout[place], segments[place] = one.ids, one.mask, number, segment
-            logprobs[place], versions[place], positions[place] = one.logprobs, one.versions, np.arange(len(one.ids))
-            trained[row, at] = False  # the token before it is of another trajectory
-            at += len(one.ids)
-        positions[row, at:] = np.arange(width - at)
+    # The trajectories in the order of the rows, one after the other, fill the places that are not padding.
+    order = plan.items.tolist()
+    used = np.add.reduceat(lengths[plan.items], plan.offsets[:-1])
+    places = np.flatnonzero(np.arange(width) < used[:, None])
+    begins = places[np.cumsum(lengths[order]) - lengths[order]]
+
+    def filled(values: Array, padding: float, dtype: npt.DTypeLike) -> Array:
+        found = np.full(plan.rows * width, padding, dtype)
+        found[places] = values
+        return found.reshape(plan.rows, width)
+
+    def column(name: str, padding: float, dtype: npt.DTypeLike) -> Array:
+        return filled(np.concatenate([getattr(rows[number], name) for number in order]), padding, dtype)
+
+    tokens, rollout = column("ids", pad_token_id, np.int64), filled(np.repeat(order, lengths[order]), -1, np.int64)
+    logprobs, versions = column("logprobs", 0, np.float64), column("versions", NO_VERSION, np.int64)
+    trained, layout = column("mask", 0, np.bool_), layout_of(begins, used, T=width - 1)
+    trained.reshape(-1)[begins] = False  # the token before is of another trajectory
     inputs, labels = shifted(tokens)
     is_trained, numbers = targets_of(trained), targets_of(rollout)
     arrays = {
@@ -233,8 +231,8 @@ def rollout_batch(
         "advantages": np.where(is_trained, np.append(wanted, 0.0)[numbers], 0.0).astype(np.float32),
         "versions": np.where(is_trained, targets_of(versions), NO_VERSION),
         "rollout": np.ascontiguousarray(numbers),
-        "segment_ids": np.ascontiguousarray(segments[:, :-1]),
-        "position_ids": np.ascontiguousarray(positions[:, :-1]),
+        "segment_ids": layout.segment_ids,
+        "position_ids": layout.position_ids,
     }
     return RolloutBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
@@ -255,87 +253,61 @@ def _check_continues(prompt: Array, ids: Array, number: int) -> None:
         )
 
 
-def _array(values: Any, name: str, where: str, *, may_be_number: bool = False) -> Array:
-    try:
-        found = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # a ragged list; a tensor on a GPU, or that needs a gradient
-        raise UsageError(f"{where}{name} cannot be read as an array: {error}") from error
-    if found.ndim != 1 and not (may_be_number and found.ndim == 0):
+def _array(turn: Mapping[str, Any], name: str, kinds: str, where: str) -> Array:
+    """A field of a turn as an array of one of these kinds of numbers, as numpy names them."""
+    if name not in turn:
+        raise UsageError(f"{where}no {name}; found {', '.join(map(str, turn)) or 'nothing'}")
+    found = np.asarray(turn[name])
+    if found.ndim != 1 and not (found.ndim == 0 and name == "version"):
         raise UsageError(f"{where}{name} has the shape {found.shape}; expected (tokens,)")
+    # Not converted: of floats and truth values some would be ids, and nothing would show that others were meant.
+    if found.size and found.dtype.kind not in kinds:
+        expected = "integers" if "i" in kinds else "floating point numbers"
+        raise UsageError(f"{where}{name} are {found.dtype}; expected {expected}")
     return found
 
 
 def _ids(turn: Mapping[str, Any], name: str, where: str) -> Array:
-    if name not in turn:
-        raise UsageError(f"{where}no {name}; found {', '.join(map(str, turn)) or 'nothing'}")
-    found = _array(turn[name], name, where)
-    if found.size == 0:  # numpy makes an array of floats of an empty list
-        return np.empty(0, np.int64)
-    values = turn[name]
-    # Not converted: of floats and truth values some would be ids, and nothing would show that others were meant.
-    if found.dtype.kind not in "iu" or _holds_bools(values):
-        kind = found.dtype if found.dtype.kind not in "iu" else "integers and truth values"
-        raise UsageError(f"{where}{name} are {kind}; expected integers")
-    if found.min() < TOKEN_ID.least or found.max() > TOKEN_ID.most:
+    found = _array(turn, name, "iu", where)
+    if found.size and (found.min() < TOKEN_ID.least or found.max() > TOKEN_ID.most):
         raise UsageError(f"{where}{name} are from {found.min()} to {found.max()}; expected 0 to 2**32 - 1")
     return found.astype(np.int64)
 
 
-def _holds_bools(values: Any) -> bool:
-    """Whether a list holds truth values, which numpy would take for 0 and 1; an array of integers has none."""
-    return isinstance(values, list | tuple) and bool in set(map(type, values))
+def _sampled(turn: Mapping[str, Any], n: int, where: str) -> tuple[Array, Array, Array]:
+    """Mask, log-probabilities and versions of the `n` tokens of a completion."""
+    given = {name: value for name, value in turn.items() if value is not None}
+    # Servers answer with an empty list where they computed none.
+    if "completion_logprobs" not in given or (n and len(given["completion_logprobs"]) == 0):
+        given["completion_logprobs"] = np.full(n, np.nan)
+    given = {"completion_mask": np.ones(n, np.bool_), "version": np.full(n, NO_VERSION), **given}
+    mask, logprobs = _array(given, "completion_mask", "biu", where), _array(given, "completion_logprobs", "f", where)
+    versions = _array(given, "version", "iu", where)
+    for name, found in (("completion_mask", mask), ("completion_logprobs", logprobs), ("version", versions)):
+        if found.ndim and len(found) != n:
+            raise UsageError(f"{where}{name}: {len(found):,} values for {n:,} tokens; expected one each")
+    if not ((mask == 0) | (mask == 1)).all():
+        raise UsageError(f"{where}completion_mask holds {shown(mask[(mask != 0) & (mask != 1)][0])}; expected 0 or 1")
+    if versions.size and not -1 <= versions.min() <= versions.max() < 2**31:
+        raise UsageError(f"{where}version is {shown(turn['version'])}; expected a whole number from 0")
+    mask = mask.astype(np.bool_)
+    if turn.get("completion_logprobs") is not None and not np.isnan(logprobs).all():
+        _check_logprobs(logprobs, mask, where)
+    return mask, np.where(mask, logprobs, np.nan), np.where(mask, versions, NO_VERSION)
 
 
-def _mask(values: Any, n: int, where: str) -> Array:
-    if values is None:
-        return np.ones(n, np.bool_)
-    found = _array(values, "completion_mask", where)
-    _check_length(found, n, "completion_mask", where)
-    if not ((found == 0) | (found == 1)).all():
-        raise UsageError(
-            f"{where}completion_mask holds {shown(found[(found != 0) & (found != 1)][0])}; expected 0 or 1"
-        )
-    return found.astype(np.bool_)
-
-
-def _logprobs(values: Any, mask: Array, where: str) -> Array:
-    found = np.empty(0) if values is None else _array(values, "completion_logprobs", where)
-    if values is None or len(found) == 0 < len(mask):  # servers answer with an empty list where they computed none
-        return np.full(len(mask), np.nan)
-    _check_length(found, len(mask), "completion_logprobs", where)
-    if found.size and found.dtype.kind != "f":
-        raise UsageError(f"{where}completion_logprobs are {found.dtype}; expected floating point numbers")
+def _check_logprobs(logprobs: Array, mask: Array, where: str) -> None:
     with np.errstate(over="ignore"):  # what does not fit into float32, as which it is stored, becomes infinite
-        bad = mask & ~np.isfinite(found.astype(np.float32))
-    above = mask & (found > _MOST_LOGPROB)
-    # Infinite values are above, too, but they are no probabilities.
-    if above.any() and not bad.any():
-        at = int(np.argmax(above))
-        raise UsageError(
-            f"{where}completion_logprobs: {found[at]} at token {at:,}; expected the logarithm of a probability, which "
-            "is at most 0. Are these probabilities?"
-        )
+        bad = mask & ~np.isfinite(logprobs.astype(np.float32))
     if bad.any():
         at = int(np.argmax(bad))
         raise UsageError(
-            f"{where}completion_logprobs: {found[at]} at token {at:,}, which was sampled; expected a finite number. "
+            f"{where}completion_logprobs: {logprobs[at]} at token {at:,}, which was sampled; expected a finite number. "
             "Ask the engine for the logprobs of sampled tokens, or mark the token in completion_mask"
         )
-    return np.where(mask, found, np.nan)
-
-
-def _versions(values: Any, n: int, where: str) -> Array:
-    if values is None:
-        values = NO_VERSION
-    found = _array(values, "version", where, may_be_number=True)
-    fits = found.dtype.kind in "iu" and not _holds_bools(values)
-    if not fits or (found.size and not -1 <= found.min() <= found.max() < 2**31):
-        raise UsageError(f"{where}version is {shown(values)}; expected a whole number from 0, or one for each token")
-    if found.ndim:
-        _check_length(found, n, "version", where)
-    return np.broadcast_to(found.astype(np.int64), (n,))
-
-
-def _check_length(found: Array, n: int, name: str, where: str) -> None:
-    if len(found) != n:
-        raise UsageError(f"{where}{name}: {len(found):,} values for {n:,} tokens; expected one each")
+    if (above := mask & (logprobs > _MOST_LOGPROB)).any():
+        at = int(np.argmax(above))
+        raise UsageError(
+            f"{where}completion_logprobs: {logprobs[at]} at token {at:,}; expected the logarithm of a probability, "
+            "which is at most 0. Are these probabilities?"
+        )

@@ -163,7 +163,7 @@ def test_a_row_is_its_turns_token_by_token(turns: list[dict[str, Any]]) -> None:
         ([{**GOOD, "completion_ids": [3, -1, 5]}], "from -1 to 5"),
         ([{**GOOD, "prompt_ids": [2**32]}], "4294967296"),
         ([{**GOOD, "completion_mask": [1, 2, 0]}], "completion_mask holds"),
-        ([{**GOOD, "version": 1.5}], "version is 1.5"),
+        ([{**GOOD, "version": 1.5}], "version are float64; expected integers"),
         ([{**GOOD, "version": -2}], "version is -2"),
         ([], "no turns"),
         ([{"prompt_ids": [1]}], "no completion_ids"),
