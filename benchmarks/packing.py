@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.pairs import Result, measure
-from niels_gpt.format.packing import layout, pack
+from niels_gpt.format.packing import layout_of, pack
 
 CAPACITY = 4097  # rows of T = 4096 inputs
 ITEMS = 10_000_000
@@ -54,11 +54,13 @@ def _layout(rng: np.random.Generator, B: int, T: int) -> list[Result]:
     pieces = -(-T // PIECE)
     lengths = rng.integers(PIECE // 2, (T + 1) // pieces, B * pieces)
     rows = np.repeat(np.arange(B), pieces)
+    used = lengths.reshape(B, pieces).sum(axis=1)
+    places = rows * (T + 1) + lengths.cumsum() - lengths - (used.cumsum() - used)[rows]
     return measure(
         "packing",
         f"layout, B {B} T {T}, {B * pieces} pieces",
         {
-            "layout": lambda: layout(rows, lengths, B=B, T=T),
+            "layout": lambda: layout_of(places, used, T=T),
             "loop over pieces": lambda: piece_by_piece(rows, lengths, B, T),
         },
         amounts={"tokens": B * T},

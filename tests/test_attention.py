@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from niels_gpt.errors import UsageError
 from niels_gpt.format.attention import block_diagonal_mask, segment_mask_mod
-from niels_gpt.format.packing import Layout, layout
+from niels_gpt.format.packing import Layout, layout_of
 
 VOCABULARY, WIDTH, HEADS, T = 31, 16, 2, 24
 PIECES = [[9, 1, 8], [20, 5], [], [24, 1], [7, 2, 16]]  # padding; full to the last target; empty; a lone last target
@@ -74,8 +74,6 @@ class Batch:
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
         self.tokens = torch.randint(1, VOCABULARY, (len(PIECES), T + 1), generator=generator)
-        rows = np.repeat(np.arange(len(PIECES)), [len(row) for row in PIECES])
-        lengths = np.array([length for row in PIECES for length in row])
         self.spans = [
             (row, sum(row_pieces[:i]), sum(row_pieces[: i + 1]))
             for row, row_pieces in enumerate(PIECES)
@@ -83,11 +81,14 @@ class Batch:
         ]
         for row, row_pieces in enumerate(PIECES):
             self.tokens[row, sum(row_pieces) :] = 0
-        self.layout: Layout = layout(rows, lengths, B=len(PIECES), T=T)
+        places = np.array([row * (T + 1) + start for row, start, _ in self.spans])
+        self.layout: Layout = layout_of(places, np.array([sum(row) for row in PIECES]), T=T)
         self.x = self.tokens[:, :-1]
         self.segments = torch.from_numpy(self.layout.segment_ids)
         self.positions = torch.from_numpy(self.layout.position_ids)
-        self.y = self.tokens[:, 1:].masked_fill(torch.from_numpy(self.layout.untrainable), -100)
+        self.y = torch.full((len(PIECES), T), -100)
+        for row, start, stop in self.spans:  # nothing predicts the first token of a piece
+            self.y[row, start : stop - 1] = self.tokens[row, start + 1 : stop]
 
 
 @pytest.fixture(scope="module")

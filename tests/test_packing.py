@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
-from niels_gpt.format.packing import Layout, PackPlan, layout, pack
+from niels_gpt.format.packing import Layout, PackPlan, layout_of, pack
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
 Draw = Callable[[np.random.Generator, int], npt.NDArray[np.int64]]
@@ -162,16 +162,15 @@ def test_what_cannot_be_packed_is_named(lengths: npt.NDArray[np.integer], capaci
         pack(lengths, capacity)
 
 
-def layout_reference(rows: list[list[int]], T: int) -> tuple[list[list[int]], list[list[int]], list[list[bool]]]:
-    """Token by token: the piece's number and place, and whether the next token begins a piece or is padding."""
-    segments, positions, seams = [], [], []
+def layout_reference(rows: list[list[int]], T: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Token by token: the piece's number and place."""
+    segments, positions = [], []
     for lengths in rows:
         tokens = [(number, at) for number, length in enumerate(lengths, 1) for at in range(length)]
         tokens += [(0, at) for at in range(T + 1 - len(tokens))]
         segments.append([number for number, _ in tokens[:T]])
         positions.append([at for _, at in tokens[:T]])
-        seams.append([number == 0 or at == 0 for number, at in tokens[1:]])
-    return segments, positions, seams
+    return segments, positions
 
 
 @st.composite
@@ -187,10 +186,9 @@ def batches(draw: st.DrawFn) -> tuple[list[list[int]], int]:
     return batch, T
 
 
-def laid_out(batch: list[list[int]], T: int, dtype: type[np.integer] = np.int64) -> Layout:
-    rows = np.array([row for row, lengths in enumerate(batch) for _ in lengths], dtype=dtype)
-    lengths = np.array([length for row in batch for length in row], dtype=dtype)
-    return layout(rows, lengths, B=len(batch), T=T)
+def laid_out(batch: list[list[int]], T: int) -> Layout:
+    places = [row * (T + 1) + sum(lengths[:at]) for row, lengths in enumerate(batch) for at in range(len(lengths))]
+    return layout_of(np.array(places, np.int64), np.array([sum(lengths) for lengths in batch]), T=T)
 
 
 @given(batch=batches())
@@ -201,60 +199,15 @@ def laid_out(batch: list[list[int]], T: int, dtype: type[np.integer] = np.int64)
 def test_lays_out_as_token_by_token(batch: tuple[list[list[int]], int]) -> None:
     pieces, T = batch
     found = laid_out(pieces, T)
-    segments, positions, seams = layout_reference(pieces, T)
+    segments, positions = layout_reference(pieces, T)
     assert found.segment_ids.tolist() == segments
     assert found.position_ids.tolist() == positions
-    assert found.untrainable.tolist() == seams
     starts = [at for at, place in enumerate(np.ravel(positions)) if place == 0]
     assert found.cu_seqlens.tolist() == [*starts, len(pieces) * T]
     assert found.max_seqlen == max(map(max, positions)) + 1
 
 
-def test_the_layout_of_the_documentation() -> None:
-    found = layout(np.array([0, 0]), np.array([3, 2]), B=1, T=5)
-    assert found.segment_ids.tolist() == [[1, 1, 1, 2, 2]]
-    assert found.position_ids.tolist() == [[0, 1, 2, 0, 1]]
-    assert found.untrainable.tolist() == [[False, False, True, False, True]]
-    assert found.cu_seqlens.tolist() == [0, 3, 5]
-    assert found.max_seqlen == 3
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_types_of_a_layout(dtype: type[np.integer]) -> None:
-    found = laid_out([[3, 2], [], [1]], 5, dtype)
-    assert found.segment_ids.tolist() == [[1, 1, 1, 2, 2], [0] * 5, [1, 0, 0, 0, 0]]
-    dtypes = (found.segment_ids.dtype, found.position_ids.dtype, found.untrainable.dtype)
-    assert dtypes == (np.int32, np.int64, np.bool_)
-    assert (found.cu_seqlens.dtype, type(found.max_seqlen)) == (np.int32, int)
-    assert found.segment_ids.flags.c_contiguous
-    assert found.position_ids.flags.c_contiguous
-
-
 def test_a_batch_without_pieces_is_padding() -> None:
     found = laid_out([[], []], 3)
     assert not found.segment_ids.any()
-    assert found.untrainable.all()
     assert found.cu_seqlens.tolist() == [0, 3, 6]
-
-
-@pytest.mark.parametrize(
-    ("rows", "lengths", "shape", "message"),
-    [
-        ([0, 1, 1], [6, 3, 4], (2, 5), r"items of row 1 have 7 tokens; expected at most 6"),
-        ([0, 0], [3, 0], (1, 5), r"item 1 has length 0; expected at least 1"),
-        ([0, 2], [1, 1], (2, 5), r"rows run from 0 to 2; expected 0 to 1, never decreasing"),
-        ([-1, 0], [1, 1], (2, 5), r"rows run from -1 to 0"),
-        ([0, 1, 0], [1, 1, 1], (2, 5), r"never decreasing"),
-        ([0], [1, 1], (2, 5), r"rows are int64 of shape \(1,\), lengths int64 of shape \(2,\); expected integers"),
-        ([0.0], [1], (2, 5), r"rows are float64"),
-        ([0], [1.5], (2, 5), r"lengths float64"),
-        ([0], [1], (0, 5), r"B is 0 and T is 5"),
-        ([0], [1], (1, 0), r"B is 1 and T is 0"),
-        ([0], [1], (2**16, 2**15), r"below 2\*\*31"),
-    ],
-)
-def test_what_cannot_be_laid_out_is_named(
-    rows: list[int], lengths: list[int], shape: tuple[int, int], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        layout(np.array(rows), np.array(lengths), B=shape[0], T=shape[1])

@@ -1,6 +1,6 @@
 """Attention masks for packed rows: every text attends only to itself, as if it had a row of its own.
 
-Two forms of the same mask follow from `segment_ids` (see `packing.layout`)::
+Two forms of the same mask follow from `segment_ids` (see `packing.layout_of`)::
 
     segment_ids   1 1 1 2 2 0           key          0 1 2 3 4 5
                                         query 0      # . . . . .

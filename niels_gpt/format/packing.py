@@ -1,4 +1,4 @@
-"""Packing many short items into few rows (`pack`), and where packed items lie in a batch (`layout`).
+"""Packing many short items into few rows (`pack`), and where packed items lie in a batch (`layout_of`).
 
 `pack` is best-fit decreasing: items come longest first, each goes into the fullest row that still has room for it, and
 of several equally full rows into the one that was opened first. Item by item that would take millions of steps. But
@@ -14,7 +14,7 @@ row with room r takes r // length items before the next row gets any. That leave
 at most as often as its room can be halved, and the work depends on how many lengths there are, not on how many items:
 10 million items of up to 4096 tokens take some ten thousand moves.
 
-`layout` describes packed rows as attention, positions and the loss need them: segment ids, position ids, cu_seqlens.
+`layout_of` describes packed rows as attention, positions and the loss need them: segment ids, position ids, cu_seqlens.
 """
 
 from __future__ import annotations
@@ -227,83 +227,24 @@ class Layout:
         cu_seqlens: int32, shape (k + 1,): where the sequences start in the B * T flattened inputs, and B * T. A row's
             padding is a sequence of its own.
         max_seqlen: the length of the longest of them.
-        ends: bool, shape (B,): True where the row's last target is the first token of an item, or padding.
     """
 
     segment_ids: npt.NDArray[np.int32]
     position_ids: Int64s
     cu_seqlens: npt.NDArray[np.int32]
     max_seqlen: int
-    ends: npt.NDArray[np.bool_]
-
-    @property
-    def untrainable(self) -> npt.NDArray[np.bool_]:
-        """bool, shape (B, T): True where the target (the token one column further) begins an item or is padding.
-
-        These targets get no loss: the input before them belongs to another item.
-        """
-        untrainable = self.segment_ids == 0
-        # A target begins an item where its own column, one further, has the position 0. The last one has no column.
-        untrainable[:, :-1] |= self.position_ids[:, 1:] == 0
-        untrainable[:, -1] |= self.ends
-        return np.asarray(untrainable)
-
-
-def layout(rows: Integers, lengths: Integers, *, B: int, T: int) -> Layout:
-    """The layout of items that are put one after another into B rows of T + 1 tokens.
-
-    T of a row's tokens are inputs; the targets are one column further. So the token in column T is a target only, and
-    the item that ends there has one input less. T = 5, one row with items of 3 and 2::
-
-        row           a b c d e P        P: padding
-        segment_ids   1 1 1 2 2
-        position_ids  0 1 2 0 1
-        targets       b c d e P
-        untrainable   . . # . #
-        cu_seqlens    0     3   5
-
-    Args:
-        rows: the row of each item, integers from 0 to B - 1, never decreasing, shape (n,). Rows may be empty.
-        lengths: tokens of each item, integers of at least 1, shape (n,); together at most T + 1 in a row.
-
-    Raises:
-        UsageError: the items do not fit, `rows` decreases or is out of range, or B * T is not between 1 and 2**31 - 1.
-    """
-    if B < 1 or T < 1 or B * T >= 2**31:
-        raise UsageError(f"layout: B is {B} and T is {T}; expected at least 1 and together below 2**31 tokens")
-    if rows.shape != lengths.shape or rows.ndim != 1 or rows.dtype.kind not in "iu" or lengths.dtype.kind not in "iu":
-        raise UsageError(
-            f"layout: rows are {rows.dtype} of shape {rows.shape}, lengths {lengths.dtype} of shape {lengths.shape}; "
-            "expected integers of one shape (n,)"
-        )
-    if rows.size and (rows[0] < 0 or rows[-1] >= B or (rows[1:] < rows[:-1]).any()):
-        raise UsageError(f"layout: rows run from {rows.min()} to {rows.max()}; expected 0 to {B - 1}, never decreasing")
-    if rows.size and lengths.min() < 1:
-        item = int(lengths.argmin())
-        raise UsageError(f"layout: item {item} has length {lengths[item]}; expected at least 1")
-    # Rows 0 0 2 of lengths 3 4 5 and B = 3: first 0 2 2 3, before 0 3 7 12, used 7 0 5. Row 1 has no item.
-    first = np.searchsorted(rows, np.arange(B + 1))
-    before = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=before[1:])
-    used = np.diff(before[first])
-    if used.max() > T + 1:
-        row = int(used.argmax())
-        raise UsageError(
-            f"layout: the items of row {row} have {used[row]} tokens; expected at most {T + 1}, T and the last target"
-        )
-    rows = rows.astype(np.int64, copy=False)  # numpy adds uint64 and int64 as floats
-    # Tokens before each item 0 3 5 less those before its row 0 0 5: items in the columns 0 3 0 of rows 0 0 1.
-    columns: Int64s = before[:-1] - (used.cumsum() - used)[rows]
-    return layout_of(rows * (T + 1) + columns, used, T=T)
 
 
 def layout_of(places: Int64s, used: Int64s, *, T: int) -> Layout:
-    """The layout of items that are given by their beginnings; nothing is checked.
+    """The layout of items that are put one after another into B rows of T + 1 tokens; nothing is checked.
 
-    ::
+    T of a row's tokens are inputs; the targets are one column further. So the token in column T is a target only, and
+    the item that ends there has one input less. T = 5, P is padding::
 
-        T = 5    a b c d e P  f P P P P P      places  0 3 6      used  5 1
-        starts   0     3      5 6              of sequences in the inputs, where rows have one column less
+        row           a b c d e f    g P P P P P       places  0 3 6      used  6 1
+        segment_ids   1 1 1 2 2      1 0 0 0 0
+        position_ids  0 1 2 0 1      0 0 1 2 3
+        cu_seqlens    0     3        5 6         10    of sequences in the inputs, where rows have one column less
 
     Args:
         places: int64, shape (n,), ascending: where items begin in the B * (T + 1) flattened tokens.
@@ -322,10 +263,7 @@ def layout_of(places: Int64s, used: Int64s, *, T: int) -> Layout:
         starts, numbers = starts[order], np.concatenate([numbers, np.zeros(len(short), np.int32)])[order]
     bounds = np.concatenate([starts, [B * T]])
     sizes = bounds[1:] - bounds[:-1]
-    ends = used <= T
     if not sizes.all():  # an item whose only token is a row's last target has no input
-        # It seems to start with the next row: with T = 5, the last token of row 0 is at 5, and 5 // 5 - 1 is its row.
-        ends[starts[sizes == 0] // T - 1] = True
         bounds = bounds[np.append(sizes > 0, True)]
     position_ids = starts.repeat(sizes)
     np.subtract(_counted(B * T), position_ids, out=position_ids)
@@ -334,7 +272,6 @@ def layout_of(places: Int64s, used: Int64s, *, T: int) -> Layout:
         position_ids=position_ids.reshape(B, T),
         cu_seqlens=bounds.astype(np.int32),
         max_seqlen=int(sizes.max()),
-        ends=ends,
     )
 
 

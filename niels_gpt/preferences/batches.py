@@ -28,6 +28,11 @@ from niels_gpt.store.gather import Int64s
 from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.store.schema import COMPLETION
 
+# What a row of padding says of itself: no rank, label, score and margin, see `PreferenceBatch`.
+NO_RECORD = np.zeros((), dtype=COMPLETION)
+NO_RECORD["rank"] = NO_RECORD["label"] = -1
+NO_RECORD["score"] = NO_RECORD["margin"] = np.nan
+
 _log = logging.getLogger("niels_gpt.preferences")
 
 
@@ -132,43 +137,10 @@ class PreferenceSource(Source[PreferenceBatch]):
         Raises:
             CacheError: a token outside the vocabulary, or a mask value that is not a weight (file and record named).
         """
-        own = rows[self.batching.own]
-        filled = own != EMPTY
-        groups = np.full(len(own), -1, dtype=np.int64)
-        groups[filled] = self.groups.filtered[own[filled]]
-        group, number, episodes, cut, fields = self._rows(groups)
-        lengths, arrays = self._values(episodes, cut)
-        margin = np.full(len(own), np.nan, np.float32)
-        # The margin of a group is in the record of its first completion.
-        margin[group[number == 0]] = fields["margin"][number == 0]
-        arrays |= {
-            "group": group,
-            "number": number,
-            "rank": fields["rank"].astype(np.int64),
-            "label": fields["label"].astype(np.int64),
-            "score": fields["score"].astype(np.float32),
-            "margin": margin,
-            "prompt_length": np.minimum(fields["prompt_length"].astype(np.int64) - cut, lengths),
-            "lengths": lengths,
-        }
-        return PreferenceBatch(
-            **{name: torch.from_numpy(array) for name, array in arrays.items()},
-            groups=groups,
-            num_groups=int(filled.sum()),
-            global_num_groups=int((rows != EMPTY).sum()),
-            num_tokens=int(lengths.sum()),
-            num_trained_tokens=int(arrays["completion_mask"].sum()),
-            state=state,
-        )
-
-    def _rows(self, groups: Int64s) -> tuple[Int64s, Int64s, Int64s, Int64s, npt.NDArray[Any]]:
-        """For each row of a batch: group, number in it, episode (-1: none), what the prompt loses, and the record.
-
-        Args:
-            groups: the numbers of the groups; -1: none, which gets rows of padding, so that all batches of pairs have
-                one shape.
-        """
-        begins = self.groups.begins
+        own, begins, fitting = rows[self.batching.own], self.groups.begins, self.groups.fitting
+        groups = np.full(len(own), -1, dtype=np.int64)  # missing groups are -1
+        groups[own != EMPTY] = self.groups.filtered[own[own != EMPTY]]
+        # Those have rows of padding, so that all batches of pairs have one shape.
         sizes = np.where(groups >= 0, begins[groups + 1] - begins[groups], self.groups.smallest)
         group = np.arange(len(groups)).repeat(sizes)
         # Groups of 2 and 3 rows: rows 0 1 2 3 4 less the first row of their group, 0 0 2 2 2, are 0 1 0 1 2.
@@ -176,47 +148,63 @@ class PreferenceSource(Source[PreferenceBatch]):
         present = groups[group] >= 0
         # The completions of a group are neighbours: those of a group that begins at episode 20 are 20, 21, ...
         episodes = np.where(present, begins[groups[group]] + number, -1)
-        # Missing groups have the values that say "none" (see PreferenceBatch).
-        fields = np.zeros(len(group), dtype=COMPLETION)
-        fields["rank"] = fields["label"] = -1
-        fields["score"] = fields["margin"] = np.nan
-        fields[present] = self.groups.records(episodes[present])
+        records = np.full(len(group), NO_RECORD)
+        records[present] = self.groups.records(episodes[present])
         lengths = np.zeros(len(group), dtype=np.int64)
         lengths[present] = self.split.locate(episodes[present])[2]
-        prompts = fields["prompt_length"].astype(np.int64)
-        cut = np.where(present, self.groups.fitting.prompt_cut(lengths, prompts, sizes).repeat(sizes), 0)
+        prompts = records["prompt_length"].astype(np.int64)
+        cut = np.where(present, fitting.prompt_cut(lengths, prompts, sizes).repeat(sizes), 0)
         # First completions first; lexsort sorts by its last key: numbers 0 1 0 1 of groups 0 0 1 1 -> rows 0 2 1 3.
         order = np.lexsort((group, number))
-        return group[order], number[order], episodes[order], cut[order], fields[order]
+        records, first = records[order], number[order] == 0
+        used, arrays = self._values(episodes[order], cut[order])
+        margin = np.full(len(own), np.nan, np.float32)
+        # The margin of a group is in the record of its first completion.
+        margin[group[order][first]] = records["margin"][first]
+        arrays |= {"group": group[order], "number": number[order], "margin": margin, "lengths": used}
+        arrays |= {name: records[name].astype(np.int64) for name in ("rank", "label")}
+        arrays["score"] = records["score"].astype(np.float32)
+        arrays["prompt_length"] = np.minimum((prompts - cut)[order], used)
+        return PreferenceBatch(
+            **{name: torch.from_numpy(array) for name, array in arrays.items()},
+            groups=groups,
+            num_groups=int((groups >= 0).sum()),
+            global_num_groups=int((rows != EMPTY).sum()),
+            num_tokens=int(used.sum()),
+            num_trained_tokens=int(arrays["completion_mask"].sum()),
+            state=state,
+        )
 
     def _values(self, episodes: Int64s, cut: Int64s) -> tuple[Int64s, dict[str, npt.NDArray[Any]]]:
-        """The lengths of the rows, and ids and masks of shape (R, T), not shifted."""
-        row = np.flatnonzero(episodes >= 0)
+        """The lengths of the rows, and ids and masks of shape (R, T), not shifted.
+
+        Args:
+            episodes: of each row; -1: none. cut: what its prompt loses.
+        """
+        row, width = np.flatnonzero(episodes >= 0), self._width
         # A completion of 10 tokens from 100 on, whose prompt loses 3: the span of 7 tokens from 103 on.
         shard, start, length = self.split.locate(episodes[row])
         start, length = start + cut[row], length - cut[row]
         spans = RowSpans(
             len(episodes),
-            self._width,
+            width,
             row=row,
             episode=episodes[row],
             shard=shard,
             start=start,
-            length=np.minimum(length, self._width),
-            cut=length > self._width,
+            length=np.minimum(length, width),
+            cut=length > width,
         )
-        used = self._width
         if self.multiple is not None:
             # The longest row rounded up, but at most the width: 13 in multiples of 8 is 16. Of a batch of missing
             # groups the longest has 0 tokens, and a row needs one.
-            used = min(used, -(-int(spans.used.max(initial=1)) // self.multiple) * self.multiple)
-        weights = self._reader.weights(spans, self._reader.texts(spans))
+            width = min(width, -(-int(spans.used.max(initial=1)) // self.multiple) * self.multiple)
         values = {
             "input_ids": self._reader.ids(spans, self.pad_id),
-            "completion_mask": weights,
+            "completion_mask": self._reader.weights(spans, self._reader.texts(spans)),
             "attention_mask": spans.token_mask,  # by position, not by value: a token may have the id of padding
         }
-        return spans.used, {name: array[:, :used].astype(np.int64, order="C") for name, array in values.items()}
+        return spans.used, {name: array[:, :width].astype(np.int64, order="C") for name, array in values.items()}
 
     def log_epoch(self, epoch: int) -> None:
         """See `Source`."""

@@ -21,12 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import CacheError, UsageError, did_you_mean
-from niels_gpt.store.gather import Int64s
+from niels_gpt.store.gather import Int64s, gather_from
 from niels_gpt.store.index_sets import RowFilter, Span
 from niels_gpt.store.kinds import refuse_lost_manifest, require_episodes
 from niels_gpt.store.records import checked_begins, open_completions
-from niels_gpt.store.schema import COMPLETION, COMPLETIONS_NAME, SPLITS
-from niels_gpt.store.shards import Shard
+from niels_gpt.store.schema import SPLITS
 from niels_gpt.store.split import IndexedSplit
 
 TOO_LONG: Final = ("error", "skip", "head", "tail")
@@ -130,20 +129,14 @@ class PreferenceSplit:
                 refuse_lost_manifest(dataset)
         self.fitting = fitting
         self._records = [open_completions(shard) for shard in self.episodes.shards]
-        starts, dropped = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        episode = group = self.too_long = self.without_completion = 0
-        for shard, records in zip(self.episodes.shards, self._records, strict=True):
-            begins = checked_begins(shard, records)
-            long, lost = self._unfit(shard, records, begins)
-            self.too_long += int(long.sum())
-            self.without_completion += int(lost.sum())
-            starts.append(episode + begins)
-            # With "head" and "tail" long groups are cut, not dropped; only "head" may lose a whole completion.
-            dropped.append(group + np.flatnonzero(long if fitting.too_long == "skip" else lost))
-            episode, group = episode + len(records), group + len(begins)
-        self.begins = np.append(np.concatenate(starts), episode)
-        self.filtered = RowFilter(len(self.begins) - 1, np.concatenate(dropped))
         self._first = np.cumsum([0, *map(len, self._records)])
+        opened = zip(self._first.tolist(), self.episodes.shards, self._records, strict=False)
+        begins = [first + checked_begins(shard, records) for first, shard, records in opened]
+        self.begins = np.concatenate([*begins, self._first[-1:]])
+        long, lost = self._unfit()
+        self.too_long, self.without_completion = int(long.sum()), int(lost.sum())
+        # With "head" and "tail" long groups are cut, not dropped; only "head" may lose a whole completion.
+        self.filtered = RowFilter(len(long), np.flatnonzero(long if fitting.too_long == "skip" else lost))
 
     def __len__(self) -> int:
         return len(self.filtered)
@@ -164,13 +157,9 @@ class PreferenceSplit:
 
     def records(self, episodes: Int64s) -> npt.NDArray[np.void]:
         """The records of `completions.bin` of these episodes."""
-        found = np.empty(len(episodes), dtype=COMPLETION)
         # Shards of 4 and 6 episodes: `_first` is 0 4 10. Episode 4 is the first of shard 1, hence side="right".
         shard = np.searchsorted(self._first, episodes, side="right") - 1
-        for hit in np.unique(shard).tolist():
-            here = shard == hit
-            found[here] = self._records[hit][episodes[here] - self._first[hit]]
-        return found
+        return gather_from(self._records, shard, episodes - self._first[shard], np.ones_like(episodes))
 
     def read(self, stored: AnyRows, groups: Int64s) -> list[StoredGroup]:
         """Some groups, with one call for the ids of all.
@@ -190,33 +179,32 @@ class PreferenceSplit:
         parts = zip(first.tolist(), [0, *ends.tolist()], [*ends.tolist(), len(ids)], strict=True)
         return [StoredGroup(number, ids[a:b], weights[a:b], records[a:b]) for number, a, b in parts]
 
-    def _unfit(self, shard: Shard, records: Any, begins: Int64s) -> tuple[_Bools, _Bools]:
+    def _unfit(self) -> tuple[_Bools, _Bools]:
         """For each group whether a side is too long, and whether a side would lose its whole completion.
 
         Raises:
             CacheError: the policies do not allow a group.
         """
-        f = self.fitting
-        lengths = shard.index.lengths()
+        how, first = self.fitting, self.begins[:-1]
+        if not len(first):
+            return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
         # Groups that begin at 0 and 2 of the lengths 5 9 4: their longest sides are 9 and 4.
-        long = np.maximum.reduceat(lengths, begins) > f.width
+        long = np.maximum.reduceat(self.episodes.lengths_of(Span(0, len(self.episodes))), first) > how.width
         # Only "head" can cut a whole completion away: "tail" keeps the end of a row, and "skip" the whole row or none.
-        lost = long & (records["prompt_length"][begins] >= f.width) & (f.too_long == "head")
-        file = shard.folder / COMPLETIONS_NAME
-        if f.too_long == "error" and long.any():
+        lost = long & (self.records(first)["prompt_length"] >= how.width) & (how.too_long == "head")
+        if how.too_long == "error" and long.any():
             group = int(np.argmax(long))
             raise CacheError(
-                f"{file}: the completions of group {group:,} (record {int(begins[group]):,}) do not fit into rows "
-                f"of {f.width:,} tokens, nor do those of {int(long.sum()) - 1:,} other groups; raise sequence_length, "
-                "or choose what happens to them: too_long='skip', 'head' or 'tail'"
+                f"{self.episodes.where(int(first[group]))}: the completions of group {group:,} do not fit into rows "
+                f"of {how.width:,} tokens, nor do those of {int(long.sum()) - 1:,} other groups; raise "
+                "sequence_length, or choose what happens to them: too_long='skip', 'head' or 'tail'"
             )
-        if f.no_completion == "error" and lost.any():
+        if how.no_completion == "error" and lost.any():
             group = int(np.argmax(lost))
             raise CacheError(
-                f"{file}: the prompt of group {group:,} has {int(records['prompt_length'][begins[group]]):,} tokens "
-                f"and fills rows of {f.width:,}, so nothing of a completion is left, as in "
-                f"{int(lost.sum()) - 1:,} other groups; raise sequence_length, use too_long='tail', or leave them out: "
-                "no_completion='skip'"
+                f"{self.episodes.where(int(first[group]))}: the prompt of group {group:,} fills rows of "
+                f"{how.width:,}, so nothing of a completion is left, as in {int(lost.sum()) - 1:,} other groups; raise "
+                "sequence_length, use too_long='tail', or leave them out: no_completion='skip'"
             )
         return long, lost
 

@@ -49,14 +49,6 @@ def test_info_counts_and_foresees_packing(dataset: Path) -> None:
     assert "packed: filled" in table.stdout
 
 
-def test_info_of_a_dataset_of_others(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", [[1, 2, 3]] * 4)
-    table = run_cli("info", tmp_path)
-    assert table.returncode == 0
-    assert "written by another program" in table.stdout
-    assert "no such file" in table.stdout  # why there is no mask
-
-
 def test_verify_finds_a_flipped_byte(dataset: Path, tmp_path: Path) -> None:
     fine = run_cli("verify", dataset)
     assert fine.returncode == 0
@@ -142,20 +134,3 @@ def test_looking_at_a_dataset_does_not_load_torch_nor_does_building_one(
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
-
-
-def test_metadata_without_weights_and_records_of_nothing(tmp_path: Path) -> None:
-    """Both are legal, so `info` and `verify` read them."""
-    import pyarrow
-    import pyarrow.parquet
-
-    write_split(tmp_path / "train", [[1, 2, 3], [], [4, 5]])
-    table = pyarrow.table({"type": ["a", "b", "a"]})
-    pyarrow.parquet.write_table(table, tmp_path / "train" / "episodes.parquet")
-    assert run_cli("verify", tmp_path).returncode == 0
-    shown = json.loads(run_cli("info", tmp_path, "--json").stdout)
-    assert shown["splits"]["train"]["episodes"] == 2
-    pyarrow.parquet.write_table(table.slice(1), tmp_path / "train" / "episodes.parquet")
-    found = run_cli("verify", tmp_path)
-    assert found.returncode == 3
-    assert "2 rows for 3 episodes" in found.stdout

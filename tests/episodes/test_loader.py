@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from tests.conftest import EOT, FakeTokenizer
 from tests.episodes.made import (
-    GAP,
     PAD,
     batches_by_get_batch,
     epoch_of,
@@ -65,13 +63,6 @@ def test_truncation_correctness(tmp_path: Path) -> None:
     assert x.tolist() == [[10, 11, 12, 13]]
     assert y.tolist() == [[11, 12, 13, 14]]
     assert mask.tolist() == [[0.0, 0.0, 0.0, 1.0]]
-
-
-def test_an_episode_of_block_size_plus_one_is_neither_cut_nor_padded(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", [[10, 11, 12, 13, 14]])
-    x, y = in_order(tmp_path, batch_size=1, block_size=4).get_batch()
-    assert x.tolist() == [[10, 11, 12, 13]]
-    assert y.tolist() == [[11, 12, 13, 14]]
 
 
 def test_mask_alignment(tmp_path: Path) -> None:
@@ -123,13 +114,6 @@ def test_drop_last_leaves_out_what_does_not_fill_a_batch(tmp_path: Path) -> None
     assert opened.state_dict()["epoch"] == 1
 
 
-def test_without_shuffling_episodes_come_in_the_order_of_the_index(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3] * 4))
-    opened = in_order(tmp_path)
-    firsts = [[row[0] for row in x] for x, _ in batches_by_get_batch(opened, 4)]
-    assert firsts == [[100, 200], [300, 400]] * 2
-
-
 def test_random_mode_draws_with_replacement_evenly(tmp_path: Path) -> None:
     write_split(tmp_path / "train", numbered([3] * 5))
 
@@ -146,44 +130,7 @@ def test_random_mode_draws_with_replacement_evenly(tmp_path: Path) -> None:
     assert any(len(set(drawn[at : at + 5])) < 5 for at in range(0, 500, 5)), "with replacement"
 
 
-def test_random_mode_has_no_epochs_and_needs_no_full_batch(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3]))
-    opened = loader(tmp_path, batch_size=7, batch_sampling_mode="random")
-    assert opened.get_batch()[0][:, 0].tolist() == [100] * 7
-    with pytest.raises(UsageError, match=r"random.*no epochs"):
-        opened.steps_per_epoch()
-
-
-def test_train_and_val_do_not_move_each_other(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3] * 6))
-    write_split(tmp_path / "val", [[50, 51], [60, 61]])
-    opened = in_order(tmp_path)
-    mixed = [opened.get_batch(split)[0][0, 0].item() for split in ("train", "val", "train", "val", "train")]
-    assert mixed == [100, 50, 300, 50, 500]
-
-
-@pytest.mark.parametrize("mode", ["epoch", "random"])
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_shapes_are_fixed(tmp_path: Path, mode: str, drop_last: bool) -> None:
-    write_split(tmp_path / "train", numbered([2, 3, 4, 5, 6, 7, 90]), [[1] * n for n in (2, 3, 4, 5, 6, 7, 90)])
-    opened = loader(tmp_path, batch_size=3, block_size=5, batch_sampling_mode=mode, epoch_drop_last=drop_last)
-    for _ in range(7):
-        x, y, mask = opened.get_batch()
-        assert x.shape == y.shape == mask.shape == (3, 5)
-        assert (x.dtype, y.dtype, mask.dtype) == (torch.int64, torch.int64, torch.float32)
-        assert all(tensor.is_contiguous() for tensor in (x, y, mask))
-
-
 # ---- episodes
-
-
-def test_no_window_crosses_the_end_of_an_episode(tmp_path: Path) -> None:
-    episodes = numbered([2, 9, 3, 5, 2, 7])
-    write_split(tmp_path / "train", episodes, gap=1)
-    for batch in epoch_of(loader(tmp_path, batch_size=3, epoch_drop_last=False)):
-        for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True):
-            tokens = [token for token in [*x, y[-1]] if token != PAD]
-            assert tokens == episodes[tokens[0] // 100 - 1][:5]
 
 
 @pytest.mark.parametrize("given", [{"episode_min_tokens": 4}, {"keywords": {"episode_min_tokens": 4}}])
@@ -198,23 +145,6 @@ def test_short_episodes_are_left_out(tmp_path: Path, given: dict[str, Any]) -> N
 def test_by_default_episodes_have_two_tokens(tmp_path: Path) -> None:
     write_split(tmp_path / "train", numbered([1, 2, 0, 2]))
     assert [batch.episodes.tolist() for batch in epoch_of(in_order(tmp_path))] == [[1, 3]]
-
-
-def test_short_and_long_at_once_is_left_out_once(tmp_path: Path) -> None:
-    """With min 8 and room for 5, an episode of 7 tokens is too short and too long."""
-    write_split(tmp_path / "train", numbered([7, 7, 7, 2]))
-    with pytest.raises(CacheError, match=r"of 4 in the index 4 are too short and 0 too long"):
-        loader(tmp_path, episode_min_tokens=8, keywords={"too_long": "skip"})
-
-
-def test_shards_follow_each_other(tmp_path: Path) -> None:
-    episodes, masks = numbered([2, 3, 4, 5, 6, 7, 8]), [[1] * n for n in range(2, 9)]
-    write_split(tmp_path / "one" / "train", episodes, masks, gap=2)
-    write_split(tmp_path / "many" / "train", episodes, masks, gap=2, shards=3)
-    one, many = (
-        list(batches_by_get_batch(loader(tmp_path / name, epoch_drop_last=False), 8)) for name in ("one", "many")
-    )
-    assert one == many
 
 
 def test_vocabularies_above_65535(tmp_path: Path) -> None:
@@ -269,17 +199,6 @@ def test_without_masks_a_pair_and_one_warning(tmp_path: Path, caplog: pytest.Log
     assert opened.next_batch().mask.tolist() == [[1.0, 1.0, 0.0, 0.0]] * 2
 
 
-@pytest.mark.parametrize("size", [0, 5, 7, 23, 25])
-def test_an_incomplete_mask_is_no_mask(tmp_path: Path, caplog: pytest.LogCaptureFixture, size: int) -> None:
-    write_split(tmp_path / "train", numbered([3, 3]))
-    (tmp_path / "train" / "mask.bin").write_bytes(b"\1" * size)
-    assert len(loader(tmp_path).get_batch()) == 2
-    (message,) = warnings_of(caplog)
-    assert message.endswith(
-        f"{tmp_path / 'train' / 'mask.bin'}: {size} bytes for 6 tokens; expected 6 (uint8) or 24 (float32) bytes"
-    )
-
-
 def test_one_shard_without_mask_is_a_split_without_masks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_split(tmp_path / "train", numbered([3, 3]), [[1, 1, 1]] * 2, shards=2)
     lacking = tmp_path / "train" / "shard_00001" / "mask.bin"
@@ -294,12 +213,6 @@ def test_masks_can_be_declined_without_a_warning(tmp_path: Path, caplog: pytest.
     (tmp_path / "train" / "mask.bin").unlink()
     assert len(loader(tmp_path, use_loss_mask=False).get_batch()) == 2
     assert warnings_of(caplog) == []
-
-
-def test_masks_are_used_unless_declined(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3, 3]), [[1, 1, 1]] * 2)
-    for settings in ({}, {"use_loss_mask": None}, {"use_loss_mask": True}):
-        assert len(loader(tmp_path, **settings).get_batch()) == 3
 
 
 # ---- settings
@@ -367,13 +280,6 @@ def test_defaults_of_the_document(tmp_path: Path) -> None:
     settings = opened.config
     assert (settings.sampling_mode, settings.epoch_shuffle, settings.epoch_drop_last) == ("epoch", True, True)
     assert (settings.epoch_seed, settings.episode_min_tokens, opened.pad_token_id) == (42, 2, 3)
-
-
-def test_a_training_config_is_a_config(tmp_path: Path) -> None:
-    """Even one whose mode was left at token_stream: whoever opens this class wants episodes."""
-    write_split(tmp_path / "train", [[10, 11]])
-    opened = GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=3, pad_token_id=0), None, tmp_path)
-    assert opened.get_batch()[0].tolist() == [[10, 11, 0]]
 
 
 @pytest.mark.parametrize("device", ["meta", torch.device("meta")])
@@ -502,26 +408,7 @@ def test_segment_ids_restart_positions_and_untrain_the_first_target(tmp_path: Pa
     assert batch.max_seqlen == 4
 
 
-def test_a_shard_without_segment_ids_has_one_text_an_episode(tmp_path: Path) -> None:
-    episodes = [[10, 11, 12], [20, 21, 22]]
-    write_split(tmp_path / "train", episodes, segments=[[0, 1, 1], [5, 6, 6]], shards=2)
-    (tmp_path / "train" / "shard_00001" / "segment_ids.bin").unlink()
-    batch = in_order(tmp_path).next_batch()
-    assert batch.segment_ids is not None
-    assert batch.segment_ids.tolist() == [[1, 2, 2, 0], [1, 1, 1, 0]]
-
-
 # ---- what else a batch says
-
-
-def test_a_batch_without_packing_or_segments_has_three_tensors(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3, 6]), [[1] * 3, [0, 1, 0, 0, 1, 1]], gap=1)
-    batch = in_order(tmp_path).next_batch()
-    assert list(batch.tensors()) == ["x", "y", "mask"]
-    assert batch.max_seqlen is None
-    assert batch.episodes.tolist() == [0, 1]
-    assert (batch.num_tokens, batch.num_trained_tokens, batch.mask_sum) == (8, 4, 4.0)
-    assert GAP not in batch.y
 
 
 def test_get_batch_is_next_batch_in_short(tmp_path: Path) -> None:
@@ -543,26 +430,7 @@ def test_a_state_of_another_filter_is_refused(tmp_path: Path) -> None:
         without_long.load_state_dict(without_short.state_dict())
 
 
-def test_a_packing_plan_of_another_filter_is_not_taken(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([2, 3, 9]))
-    skipped = loader(tmp_path, batch_size=1, keywords={"packing": True, "too_long": "skip"})
-    assert np.sort(skipped.next_batch().episodes).tolist() == [0, 1]
-    cut = loader(tmp_path, batch_size=1, episode_min_tokens=3, keywords={"packing": True, "too_long": "head"})
-    assert sorted(int(n) for batch in epoch_of(cut) for n in batch.episodes) == [1, 2]
-
-
 # ---- evaluation
-
-
-@pytest.mark.parametrize("mode", ["epoch", "random"])
-@pytest.mark.parametrize("packing", [False, True])
-def test_evaluation_sees_every_episode_once_in_any_mode(tmp_path: Path, mode: str, packing: bool) -> None:
-    write_split(tmp_path / "train", numbered([4] * 20))
-    write_split(tmp_path / "val", numbered([3, 5, 2, 4, 3]))
-    opened = loader(tmp_path, batch_size=2, block_size=6, batch_sampling_mode=mode, keywords={"packing": packing})
-    for _ in range(2):
-        seen = [episode for batch in opened.evaluation_batches("val") for episode in batch.episodes.tolist()]
-        assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
 def test_a_small_val_is_not_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -572,13 +440,6 @@ def test_a_small_val_is_not_dropped(tmp_path: Path, caplog: pytest.LogCaptureFix
     x, *_ = opened.get_batch("val")
     assert x.shape[0] == 8
     assert "fewer episodes than a batch" in caplog.text
-
-
-def test_how_many_are_cut_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, LOG)
-    write_split(tmp_path / "train", numbered([3, 9, 9]))
-    loader(tmp_path, batch_size=1, block_size=4)
-    assert "episodes=3 too_short=0 too_long=2" in caplog.text
 
 
 def test_a_config_may_be_a_mapping_with_numpys_numbers(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from niels_gpt.cli.main import app
 from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.episodes.writer import EpisodeWriter
-from niels_gpt.errors import CacheError, Mismatch, UsageError
+from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.seeds import DEFAULT_SEED, order
 from niels_gpt.store.verify import verify_dataset
 from tests.episodes.made import loader
@@ -106,35 +106,6 @@ def test_any_dataset_packed_on_disk(
             compare(batch, [row_of(row, width) for row in rows], texts=True)
 
 
-def test_rows_may_be_written_in_any_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = make(tmp_path / "source")
-    made = []
-    for tokens in (1, 40, 1 << 20):
-        monkeypatch.setattr("niels_gpt.episodes.build.CHUNK_TOKENS", tokens)
-        folder = tmp_path / str(tokens)
-        pack_episodes(source, folder, block_size=12)
-        made.append({path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
-    assert made[0] == made[1] == made[2]
-    assert {path.name for path in made[0]} == {
-        "tokens.bin",
-        "mask.bin",
-        "segment_ids.bin",
-        "episodes.idx",
-        "episodes.json",
-    }
-
-
-def test_a_second_run_finds_it_done_or_refuses(tmp_path: Path) -> None:
-    source = make(tmp_path / "source")
-    pack_episodes(source, tmp_path / "packed", block_size=12)
-    before = (tmp_path / "packed" / "episodes.json").stat().st_mtime_ns
-    pack_episodes(source, tmp_path / "packed", block_size=12)
-    assert (tmp_path / "packed" / "episodes.json").stat().st_mtime_ns == before
-    with pytest.raises(Mismatch, match="block_size 12, now 20"):
-        pack_episodes(source, tmp_path / "packed", block_size=20)
-    pack_episodes(source, tmp_path / "packed", block_size=20, overwrite=True)
-
-
 @pytest.mark.parametrize("block_size", [0, 1.5, "8"])
 def test_block_sizes_that_cannot_be(tmp_path: Path, block_size: Any) -> None:
     with pytest.raises(UsageError, match="block_size is"):
@@ -157,13 +128,6 @@ def test_by_command(tmp_path: Path) -> None:
     assert splits["train"]["tokens"] == sum(LENGTHS)
     assert splits["train"]["episodes"] < len(LENGTHS)
     assert_same_batches(tmp_path / "packed", source)
-
-
-@pytest.mark.parametrize(("dtype", "segments"), [("uint16", None), (None, [0, 1]), ("uint16", [0])])
-def test_segments_that_do_not_fit(tmp_path: Path, dtype: str | None, segments: list[int] | None) -> None:
-    writer = EpisodeWriter(tmp_path, "train", mask_dtype=None, segments_dtype=dtype)
-    with pytest.raises(UsageError, match="segments; expected one per id"):
-        writer.write(np.array([1, 2]), np.array([2]), segments=None if segments is None else np.array(segments))
 
 
 def test_segment_ids_of_one_byte(tmp_path: Path) -> None:

@@ -6,20 +6,17 @@ import json
 import pickle
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.packing import StoredPlan, group_rows, packing_plan
-from niels_gpt.errors import CacheError, Mismatch
+from niels_gpt.errors import Mismatch
 from niels_gpt.format.packing import PackPlan, pack
-from niels_gpt.store.index_sets import IndexSet, RowFilter, Span, between, digest, in_chunks
+from niels_gpt.store.index_sets import IndexSet, Span, in_chunks
 from niels_gpt.store.split import IndexedSplit
 from tests.conftest import REPOSITORY
 from tests.episodes.rows import write_dataset
@@ -49,16 +46,6 @@ def check(plan: PackPlan, lengths: Any) -> None:
     assert plan.digest() == PackPlan(plan.items, plan.offsets, plan.capacity, plan.tokens).digest()
 
 
-@pytest.mark.parametrize("chunk", [7, 1 << 20])
-def test_one_window_is_the_plan_of_pack(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However its digest is computed."""
-    monkeypatch.setattr("niels_gpt.episodes.packing.CHUNK", chunk)
-    plan, whole = packing_plan(split_of(tmp_path / "d"), WIDTH), pack(LENGTHS, WIDTH)
-    assert plan.items.tolist() == whole.items.tolist()
-    assert plan.offsets.tolist() == whole.offsets.tolist()
-    assert plan.digest() == whole.digest()
-
-
 @pytest.mark.usefixtures("small_windows")
 @pytest.mark.parametrize("order", ["mixed", "sorted"])
 def test_windows_hold_everything_once_and_fill_rows_almost_as_well(tmp_path: Path, order: str) -> None:
@@ -73,30 +60,11 @@ def test_windows_hold_everything_once_and_fill_rows_almost_as_well(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("small_windows")
-def test_each_window_is_packed_by_itself(tmp_path: Path) -> None:
-    """1000 episodes in 8 windows: blocks 0 8 16 ... of four are the first."""
-    plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
-    row = 0
-    for window in range(8):
-        own = np.concatenate([np.arange(at, min(at + 4, 1000)) for at in range(4 * window, 1000, 32)])
-        alone = pack(LENGTHS[own], WIDTH)
-        begin, end = plan.offsets[row], plan.offsets[row + alone.rows]
-        assert plan.items[begin:end].tolist() == own[alone.items].tolist()
-        assert (plan.offsets[row : row + alone.rows + 1] - begin).tolist() == alone.offsets.tolist()
-        row += alone.rows
-    assert row == plan.rows
-
-
-@pytest.mark.usefixtures("small_windows")
 def test_windows_are_pinned(tmp_path: Path) -> None:
     """Never change it: runs on large packed datasets go on with these rows. Nor WINDOW and BLOCK themselves."""
     plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
     assert plan.digest() == "8d7c50ce6a577e8a4cb93ed6c3fdcdfb"
     assert plan.items[:12].tolist() == [354, 419, 643, 2, 739, 97, 99, 64, 545, 352, 576, 864]
-
-
-def test_sizes_of_windows_are_pinned() -> None:
-    assert (plans.WINDOW, plans.BLOCK) == (2_097_152, 4096)
 
 
 @pytest.mark.usefixtures("small_windows")
@@ -115,20 +83,6 @@ def test_groups_have_rows_of_their_own(tmp_path: Path, kind: str) -> None:
         assert sorted(items.tolist()) == np.concatenate(list(in_chunks(members))).tolist()
 
 
-@pytest.mark.usefixtures("small_windows")
-def test_filtered_episodes_are_left_out(tmp_path: Path) -> None:
-    split = split_of(tmp_path / "d", min_tokens=20)
-    check(packing_plan(split, WIDTH), LENGTHS[LENGTHS >= 20])
-
-
-def test_the_same_plan_is_the_same_bytes(tmp_path: Path) -> None:
-    made = [packing_plan(split_of(tmp_path / name), WIDTH).path for name in "ab"]
-    assert made[0] is not None
-    assert made[1] is not None
-    assert made[0].name == made[1].name
-    assert made[0].read_bytes() == made[1].read_bytes()
-
-
 def test_a_plan_travels_as_a_path(tmp_path: Path) -> None:
     plan = packing_plan(split_of(tmp_path / "d"), WIDTH)
     sent = pickle.dumps(plan)
@@ -140,33 +94,6 @@ def test_a_plan_travels_as_a_path(tmp_path: Path) -> None:
     plan.path.unlink()
     with pytest.raises(Mismatch, match="gone or replaced"):
         pickle.loads(sent)
-
-
-def test_a_plan_that_could_not_be_kept_travels_whole(tmp_path: Path) -> None:
-    split = split_of(tmp_path / "d")
-    (tmp_path / "d" / plans.PLANS_FOLDER).write_text("in the way")
-    plan = packing_plan(split, WIDTH)
-    assert plan.path is None
-    check(plan, LENGTHS)
-    check(pickle.loads(pickle.dumps(plan)), LENGTHS)
-
-
-def test_no_room_anywhere_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    split = split_of(tmp_path / "d")
-    (tmp_path / "d" / plans.PLANS_FOLDER).write_text("in the way")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
-    with pytest.raises(OSError, match="nowhere: writing failed"):
-        packing_plan(split, WIDTH)
-
-
-def test_what_a_killed_rank_left_goes_with_the_next_start(tmp_path: Path) -> None:
-    """It was still writing when another rank's plan was there already, so nobody would write this file again."""
-    split = split_of(tmp_path / "d")
-    path = packing_plan(split, WIDTH).path
-    assert path is not None
-    path.with_name(f".{path.name}.{'0' * 32}.niels.tmp").write_text("half")
-    packing_plan(split, WIDTH)
-    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,56 +108,6 @@ def test_a_failure_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 # Spans and positions
-
-
-@given(
-    start=st.integers(0, 10**12),
-    n=st.integers(0, 50),
-    size=st.integers(1, 20),
-    cut=st.tuples(*[st.integers(0, 50)] * 2),
-)
-def test_a_span_is_an_array_of_its_numbers(start: int, n: int, size: int, cut: tuple[int, int]) -> None:
-    span, array = Span(start, start + n), np.arange(start, start + n)
-    a, b = sorted(cut)
-    if a <= n:
-        assert np.concatenate([np.empty(0), *in_chunks(between(span, a, b))]).tolist() == array[a:b].tolist()
-    assert span[np.arange(n)].tolist() == array.tolist()
-    assert digest(span) == digest(array)
-    chunks = list(in_chunks(span, size))
-    assert [len(chunk) for chunk in chunks] == [len(chunk) for chunk in in_chunks(array, size)]
-
-
-@given(total=st.integers(0, 60), data=st.data())
-def test_before_counts_kept_episodes(total: int, data: st.DataObject) -> None:
-    dropped = sorted(data.draw(st.sets(st.integers(0, max(0, total - 1)), max_size=total)))
-    kept = RowFilter(total, np.array(dropped, dtype=np.int64))
-    for episode in range(total + 1):
-        assert kept.before(episode) == episode - sum(number < episode for number in dropped)
-
-
-@pytest.mark.parametrize("min_tokens", [0, 20])
-def test_lengths_of_positions(tmp_path: Path, min_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several datasets in shards' order, read in chunks of any size."""
-    monkeypatch.setattr("niels_gpt.store.index.CHUNK", 7)
-    folders = [write_dataset(tmp_path / str(n), LENGTHS[at : at + 30].tolist()) for n, at in enumerate((0, 50, 90))]
-    split = IndexedSplit(folders, "train", min_tokens=min_tokens)
-    lengths = split.lengths
-    for span in (Span(0, len(split)), Span(5, 6), Span(3, len(split) - 1), Span(4, 4)):
-        assert split.lengths_of(span).tolist() == lengths[span.start : span.stop].tolist()
-    some = np.array([4, 0, len(split) - 1])
-    assert split.lengths_of(some).tolist() == lengths[some].tolist()
-    found = split.positions_of_datasets()
-    wanted = [int((LENGTHS[at : at + 30] >= min_tokens).sum()) for at in (0, 50, 90)]
-    assert [len(span) for span in found] == wanted
-    assert [span.start for span in found] == [0, *np.cumsum(wanted)[:-1].tolist()]
-
-
-def test_an_index_that_shrinks_under_us_is_said(tmp_path: Path) -> None:
-    split = split_of(tmp_path / "d")
-    index = tmp_path / "d" / "train" / "episodes.idx"
-    index.write_bytes(index.read_bytes()[:-16])
-    with pytest.raises(CacheError, match="shorter than when it was opened"):
-        split.lengths_of(Span(0, 1000))
 
 
 # Memory

@@ -18,7 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import Mismatch, UsageError
-from tests.episodes.rows import LENGTHS, assert_all_equal, numbers, open_loader, types_for, write_dataset
+from tests.episodes.rows import LENGTHS, assert_all_equal, open_loader, types_for, write_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # this machine may have fewer cores
@@ -230,17 +230,6 @@ def test_a_resumed_epoch_still_ends_where_it_ends(datasets: tuple[Path, Path], w
         assert_all_equal(list(second), expected[stop:])
 
 
-@pytest.mark.parametrize("door", [by_torch(0), by_torch(3), by_prefetch], ids=["torch-0", "torch-3", "prefetch"])
-def test_a_state_goes_through_any_other_door(datasets: tuple[Path, Path], door: Any) -> None:
-    setting = Setting("mixture", True, False)
-    loader = setting.open(datasets)
-    expected = [loader.next_batch() for _ in range(12)]
-    _, state = run(door, setting.open(datasets), None, 5)
-    for other in (by_next_batch, by_torch(1), by_prefetch):
-        found, _ = run(other, setting.open(datasets), state, 7)
-        assert_all_equal(found, expected[5:])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_acts_at_once(datasets: tuple[Path, Path], workers: int) -> None:
     """A pass that is under way goes on from the state that is loaded (D5), as does a prefetching iterator."""
@@ -270,26 +259,6 @@ def test_get_batch_resumes(datasets: tuple[Path, Path]) -> None:
     for batch in expected:
         for found, tensor in zip(other.get_batch(), batch, strict=True):
             assert torch.equal(found, tensor)
-
-
-def test_taking_a_state_changes_nothing(datasets: tuple[Path, Path]) -> None:
-    loader, other = open_loader(datasets[0]), open_loader(datasets[0])
-    for _ in range(25):
-        for _ in range(3):
-            state = loader.state_dict()
-        loader.load_state_dict(state)
-        assert_all_equal([loader.next_batch()], [other.next_batch()])
-
-
-def test_splits_stand_apart(tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "data")
-    write_dataset(folder, [4, 5, 6, 7], split="val", first=80)
-    loader = open_loader(folder)
-    loader.next_batch("val")
-    assert loader.state_dict()["position"] == 0
-    assert loader.state_dict("val")["position"] == 2
-    with pytest.raises(Mismatch, match="fingerprint"):
-        loader.load_state_dict(loader.state_dict("val"))
 
 
 def test_a_state_survives_files(datasets: tuple[Path, Path]) -> None:
@@ -365,14 +334,6 @@ def test_the_state_of_another_dataset_is_refused(datasets: tuple[Path, Path]) ->
             open_loader(where).load_state_dict(state)
 
 
-def test_other_labels_are_other_rows(datasets: tuple[Path, Path], tmp_path: Path) -> None:
-    """Even where as many episodes have each."""
-    turned = write_dataset(tmp_path / "turned", type=types_for()[::-1])
-    state = Setting("weighted", False, True).open(datasets).state_dict()
-    with pytest.raises(Mismatch, match="fingerprint"):
-        Setting("weighted", False, True).open((turned, datasets[1])).load_state_dict(state)
-
-
 def test_the_same_data_elsewhere_is_the_same_data(datasets: tuple[Path, Path], tmp_path: Path) -> None:
     loader = open_loader(datasets[0])
     loader.next_batch()
@@ -431,18 +392,3 @@ def test_a_refused_state_changes_nothing(datasets: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError):
         loader.load_state_dict(changed(before, position=99))
     assert loader.state_dict() == before
-
-
-def test_every_epoch_is_whole_however_often_it_is_interrupted(datasets: tuple[Path, Path]) -> None:
-    """A new process for every batch, over three epochs."""
-    state: State | None = None
-    seen: list[list[int]] = [[] for _ in range(3)]
-    steps = open_loader(datasets[0], epoch_drop_last=False).steps_per_epoch()
-    for step in range(3 * steps):
-        loader = open_loader(datasets[0], epoch_drop_last=False)
-        if state is not None:
-            loader.load_state_dict(state)
-        seen[step // steps] += numbers([loader.next_batch()])
-        state = loader.state_dict()
-    assert all(sorted(epoch) == list(range(23)) for epoch in seen)
-    assert seen[0] != seen[1] != seen[2]

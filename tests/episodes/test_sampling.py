@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
@@ -24,10 +23,9 @@ from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import EMPTY, Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.packing import group_rows, packing_plan
+from niels_gpt.episodes.packing import packing_plan
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.format.packing import PackPlan
-from niels_gpt.seeds import derived, order, uniform
 from niels_gpt.store.index_sets import Span
 from niels_gpt.store.split import IndexedSplit
 from tests.conftest import REPOSITORY
@@ -109,20 +107,6 @@ def test_rows_may_be_asked_for_in_any_pieces(schedule: Order) -> None:
             assert schedule.rows(epoch, start, stop).tolist() == whole[start:stop].tolist()
 
 
-@pytest.mark.parametrize(
-    "schedule",
-    [every_row(10_000, 3, shuffle=True), mixed_rows([Group("a", np.arange(900))], [[9001]], 3, shuffle=True)],
-)
-def test_long_epochs_too(schedule: Order) -> None:
-    """Orders are made in blocks of some thousands; pieces may lie across them."""
-    n = schedule.n or 0
-    whole = np.concatenate([schedule.rows(2, at, min(n, at + 100)) for at in range(0, n, 100)])
-    if not schedule.repeats:
-        assert whole.tolist() == order(3, 2, n)[:].tolist()
-    for start, stop in [(0, n), (4095, 4097), (4096, 8192), (4096, 4096), (8191, n), (1, 9000), (n, n)]:
-        assert schedule.rows(2, start, stop).tolist() == whole[start:stop].tolist()
-
-
 # Rows by group
 
 
@@ -150,23 +134,6 @@ def test_groups_keep_their_shares_and_show_all_before_one_repeats(
             assert max(seen) - min(seen) <= 1
 
 
-def test_groups_are_mixed_and_rounds_differ() -> None:
-    """Not one group after the other, nor the same order every round."""
-    schedule = mixed_rows([Group("a", np.arange(20)), Group("b", np.arange(20, 60))], [[20, 40]], 1, shuffle=True)
-    first, second = epoch_of(schedule, 0), epoch_of(schedule, 1)
-    assert first != second
-    assert [row for row in first if row < 20] != [row for row in second if row < 20]
-    assert sorted(first) == sorted(second) == list(range(60))
-    changes = sum((one < 20) != (other < 20) for one, other in itertools.pairwise(first))
-    assert changes > 10
-
-
-def test_every_round_has_an_order_of_its_own() -> None:
-    schedule = mixed_rows([Group("a", np.arange(20))], [[1]], 1, shuffle=True)
-    drawn = [epoch_of(schedule, epoch)[0] for epoch in range(60)]
-    assert len({tuple(drawn[at : at + 20]) for at in (0, 20, 40)}) == 3
-
-
 # Shares
 
 
@@ -185,12 +152,6 @@ def test_shares_add_up_and_are_less_than_a_row_off(proportions: dict[str, float]
     for name, share in found.items():
         assert abs(share - n * proportions[name] / total) < 1 + 1e-9
         assert proportions[name] or share == 0
-
-
-def test_shares_by_largest_remainder() -> None:
-    assert shares({"a": 0.5, "b": 0.3, "c": 0.2}, 6) == {"a": 3, "b": 2, "c": 1}
-    assert shares({"b": 1, "a": 1, "c": 1}, 4) == {"b": 1, "a": 2, "c": 1}  # equal remainders by name
-    assert shares({"a": 10**30, "b": 10**30}, 7) == {"a": 4, "b": 3}
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), "1", None], ids=repr)
@@ -312,22 +273,6 @@ def test_proportions_without_names(dataset: Path, value: Any) -> None:
         open_loader(dataset, weight_by="type", weights=value)
 
 
-@pytest.mark.parametrize("phases", [{"chat": 2}, [{"chat": 2}, 3], 5])
-def test_phases_without_names(dataset: Path, phases: Any) -> None:
-    with pytest.raises(UsageError, match=r"phases is .*; expected a list of mappings from names to numbers of rows"):
-        Sampling(weight_by="type", phases=phases)
-
-
-def test_datasets_are_named_by_paths_too(tmp_path: Path) -> None:
-    a, b = (write_dataset(tmp_path / name, [6] * 9) for name in "ab")
-    for sampling in (
-        Sampling(weight_by="dataset", weights={a: 1, b: 3}),
-        Sampling(phases=[{a: 3, b: 9}]),
-    ):
-        first, other = (open_loader([a, b], sampling=sampling) for _ in range(2))
-        assert first.next_batch().state == other.next_batch().state
-
-
 def test_one_directory_under_two_names(dataset: Path) -> None:
     with pytest.raises(UsageError, match="names a directory twice"):
         open_loader([str(dataset), f"{dataset}/"])
@@ -336,12 +281,6 @@ def test_one_directory_under_two_names(dataset: Path) -> None:
 def test_proportions_and_weights_together(dataset: Path) -> None:
     with pytest.raises(UsageError, match="expected one of them"):
         open_loader({str(dataset): 1.0}, weight_by="type", weights=GOOD)
-
-
-def test_metadata_of_other_episodes(tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "data", [4, 5, 6], type=["a", "b"])
-    with pytest.raises(CacheError, match=r"episodes\.parquet: 2 rows for 3 episodes"):
-        open_loader(folder, weight_by="type", weights={"a": 1, "b": 1})
 
 
 def test_metadata_that_is_not_there(tmp_path: Path) -> None:
@@ -356,44 +295,7 @@ def test_metadata_that_is_not_there(tmp_path: Path) -> None:
         open_loader(folder, weight_by="type", weights={"a": 1})
 
 
-@pytest.mark.parametrize("kept", [0, 3, 50, -8])
-def test_metadata_that_is_cut_short(dataset: Path, kept: int) -> None:
-    path = dataset / "train" / "episodes.parquet"
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(CacheError, match="not a whole parquet file"):
-        open_loader(dataset, weight_by="type", weights=GOOD)
-
-
 # Numbers
-
-
-@pytest.mark.parametrize(
-    ("seed", "positions", "expected"),
-    [
-        # Changing any of these breaks every run that is resumed with a newer version: never change them.
-        (0, [0, 1, 2], [0.5822228381910257, 0.9016574262818655, 0.3178714587907271]),
-        (1337, [0, 10**12, 2**62], [0.7749884572572348, 0.85826746871222, 0.3928530497903062]),
-        (-5, [7], [0.23221752174113264]),
-    ],
-)
-def test_uniform_is_pinned(seed: int, positions: list[int], expected: list[float]) -> None:
-    assert uniform(seed, np.array(positions)).tolist() == expected
-
-
-def test_derived_is_pinned() -> None:
-    assert derived(0, "marks") == 3144963858747825346
-    assert derived(1337, "group chat") == 15209568608538341422
-    assert len({derived(seed, purpose) for seed in range(20) for purpose in ("a", "b", "", "a/b")}) == 80
-
-
-@given(seed=st.integers(), start=st.integers(0, 2**62), n=st.integers(0, 50))
-def test_any_position_directly(seed: int, start: int, n: int) -> None:
-    positions = np.arange(start, start + n)
-    together = uniform(seed, positions)
-    assert together.dtype == np.float64
-    assert ((together >= 0) & (together < 1)).all()
-    assert together.tolist() == [uniform(seed, np.array([position]))[0] for position in positions]
-    assert uniform(seed, positions[::-1].reshape(1, -1)).tolist() == [together[::-1].tolist()]
 
 
 # Packing plans
@@ -424,23 +326,6 @@ def test_a_plan_is_made_once(dataset: Path, groups: Any, caplog: pytest.LogCaptu
     assert same_plan(packing_plan(IndexedSplit([dataset], "train"), 13, groups=groups), made)
     assert files[0].stat().st_mtime_ns == before
     assert caplog.messages == []
-
-
-@pytest.mark.parametrize("groups", GROUPS, ids=["alone", "all in groups", "a group left out"])
-def test_a_plan_holds_every_member_once(dataset: Path, groups: Any) -> None:
-    split = IndexedSplit([dataset], "train")
-    plan = packing_plan(split, 13, groups=groups)
-    wanted = np.arange(len(split)) if groups is None else np.concatenate(list(groups.values()))
-    assert sorted(plan.items.tolist()) == sorted(wanted.tolist())
-    used = np.add.reduceat(split.lengths[plan.items], plan.offsets[:-1])
-    assert used.max() <= 13
-    assert used.sum() == plan.tokens
-    if groups is not None:
-        rows = {name: list(range(span.start, span.stop)) for name, span in group_rows(plan, groups).items()}
-        assert sorted(itertools.chain(*rows.values())) == list(range(plan.rows))
-        for name, members in groups.items():
-            items = [plan.items[plan.offsets[row] : plan.offsets[row + 1]] for row in rows[name]]
-            assert sorted(np.concatenate(items).tolist()) == members.tolist()
 
 
 @pytest.mark.parametrize("damage", ["short", "empty", "foreign", "bit"])
@@ -497,19 +382,6 @@ def test_other_data_another_plan(tmp_path: Path) -> None:
     assert len(names) == 6
 
 
-def test_a_dataset_that_was_built_again_gets_a_new_plan(tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "data", [5, 6, 7, 8])
-    open_loader(folder, packing=True)
-    inside = folder / "train"
-    for path in inside.iterdir():
-        path.unlink()
-    inside.rmdir()
-    write_dataset(folder, [12, 12, 2, 3])
-    found = numbers(open_loader(folder, packing=True, batch_size=1, epoch_drop_last=False).batches())
-    assert sorted(found) == [0, 1, 2, 3]
-    assert len(plan_files(folder)) == 2
-
-
 def test_two_processes_at_once(dataset: Path) -> None:
     """All make the same plan, and what is left is whole, with nothing beside it."""
     program = (
@@ -533,16 +405,6 @@ def test_two_processes_at_once(dataset: Path) -> None:
     (path,) = plan_files(dataset)
     assert path.suffix == ".plan"
     assert json.loads(answers[0]) == numbers(open_loader(dataset, packing=True).batches())
-
-
-def test_a_link_to_the_dataset_finds_the_plan(dataset: Path, tmp_path: Path) -> None:
-    open_loader(dataset, packing=True)
-    (path,) = plan_files(dataset)
-    before = path.stat().st_mtime_ns
-    (tmp_path / "link").symlink_to(dataset)
-    open_loader(tmp_path / "link", packing=True)
-    assert plan_files(dataset) == [path]
-    assert path.stat().st_mtime_ns == before
 
 
 # ---- mixtures under other names, and epochs that run on

@@ -19,7 +19,7 @@ import pytest
 
 import niels_gpt as ng
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order.order import every_row, shards_in_windows
+from niels_gpt.episodes.order.order import shards_in_windows
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.stream import GPTDataLoader
@@ -120,23 +120,6 @@ def test_windows_of_shards_are_an_order_of_every_row() -> None:
     assert shards_in_windows(bounds.tolist(), 2, 5, shuffle=False).rows(3, 2, 9).tolist() == list(range(2, 9))
 
 
-def test_the_mixing_of_windows_is_near_that_of_a_full_shuffle() -> None:
-    """Shards of one source each, the worst case: how far a batch's share of sources is from the dataset's."""
-    bounds = np.arange(0, 64 * 256 + 1, 256)
-
-    def distance(schedule: Any) -> float:
-        batches = schedule.rows(0, 0, 64 * 256).reshape(-1, 64) // 256  # each row's shard, in batches of 64
-        kinds = batches % 4  # shard s is of source s % 4
-        shares = np.stack([(kinds == kind).mean(axis=1) for kind in range(4)], axis=1)
-        return float(np.abs(shares - 0.25).sum(axis=1).mean() / 2)
-
-    full = distance(every_row(64 * 256, 1, shuffle=True))
-    found = [distance(shards_in_windows(bounds.tolist(), window, 1, shuffle=True)) for window in (1, 8, 64)]
-    assert found[0] == 0.75  # one source a batch
-    assert found[0] > found[1] > found[2]
-    assert found[2] == pytest.approx(full, rel=0.15)
-
-
 # ---- the same as from the disk
 
 
@@ -182,21 +165,6 @@ def test_resuming_on_other_world_sizes(store: FileServer, tmp_path: Path) -> Non
     assert sorted(seen) == list(range(SHARDS * PER_SHARD))
     with pytest.raises(Mismatch, match="order"):
         remote(store, cache, shuffle_shards=2).load_state_dict(before[-1].state)
-
-
-def test_files_leave_in_the_order_of_their_use(store: FileServer, tmp_path: Path) -> None:
-    cache = cache_in(tmp_path, room=3 * TOKEN_BYTES)
-    files = files_of(store)
-    for number in (0, 1, 2, 0):
-        cache.get(files[number])
-    mapped = cache.mapped(files[1], "<u4")
-    cache.get(files[3])  # 2 is the oldest use
-    assert here(tmp_path) == names(files, 0, 1, 3)
-    cache.get(files[4])
-    cache.get(files[5])
-    assert here(tmp_path) == names(files, 3, 4, 5)
-    # A mapped file outlives its name.
-    assert mapped.tolist() == np.fromfile(store.root / "chats/train/shard_00001/tokens.bin", "<u4").tolist()
 
 
 def files_of(store: FileServer) -> list[StoredFile]:
@@ -252,15 +220,6 @@ def test_the_server_is_killed_and_restarted(store: FileServer, tmp_path: Path, m
     finally:
         restart.join()  # before the fixture ends the server
     assert found == wanted
-
-
-@pytest.mark.parametrize("fault", ["damage", "refuse", "break", "stall", "short", "empty"])
-def test_faults_that_pass(store: FileServer, tmp_path: Path, fault: str) -> None:
-    wanted = rows_of(local(store), 60)
-    loader = remote(store, cache_in(tmp_path))
-    store.faults(f"*/shard_0000[0-4]/tokens.bin {fault} 2")
-    assert rows_of(loader, 60) == wanted
-    assert "stall" not in (store.root / "faults").read_text()
 
 
 @pytest.mark.parametrize(
@@ -322,12 +281,6 @@ def test_segments_of_a_wrong_size_are_refused_as_on_disks(store: FileServer, tmp
 def test_a_manifest_damaged_on_its_way_is_read_again(store: FileServer, tmp_path: Path, fault: str) -> None:
     store.faults(f"chats/episodes.json {fault} 1")
     assert rows_of(remote(store, cache_in(tmp_path)), 5) == rows_of(local(store), 5)
-
-
-def test_a_manifest_that_stays_damaged_is_named(store: FileServer, tmp_path: Path) -> None:
-    store.faults("chats/episodes.json damage")
-    with pytest.raises(CacheError, match=rf"^{store.url}/chats/episodes.json: not valid JSON"):
-        remote(store, cache_in(tmp_path))
 
 
 # ---- a cache that others use too

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import itertools
@@ -101,22 +100,6 @@ def test_leaving_the_block_ends_the_thread(dataset: Path, taken: int) -> None:
             pass
     assert prefetching() == []
     assert list(batches) == []
-
-
-def test_an_error_in_the_block_ends_the_thread_too(dataset: Path) -> None:
-    with contextlib.suppress(ZeroDivisionError), open_loader(dataset).prefetch() as batches:
-        next(batches)
-        raise ZeroDivisionError
-    assert prefetching() == []
-
-
-def test_closing_again_is_harmless(dataset: Path) -> None:
-    batches = open_loader(dataset).prefetch()
-    for _ in range(3):
-        batches.close()
-    assert prefetching() == []
-    with pytest.raises(StopIteration):
-        next(batches)
 
 
 @pytest.mark.parametrize("cyclic", [False, True])
@@ -241,65 +224,13 @@ def test_ctrl_c_skips_no_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch) -
     assert_all_equal([loader.next_batch() for _ in range(3)], expected[2:])
 
 
-def test_ctrl_c_while_a_prefetched_batch_is_taken_skips_none(dataset: Path) -> None:
-    """The batch may have left the queue. The iterator ends, and the loader goes on with it."""
-    expected = in_order(dataset, 2)
-    loader = open_loader(dataset)
-    with loader.prefetch() as batches:
-        assert_all_equal([next(batches)], expected[:1])
-
-        def interrupted() -> Any:
-            raise KeyboardInterrupt
-
-        batches._waiting[0].result = interrupted  # type: ignore[assignment, method-assign]
-        with pytest.raises(KeyboardInterrupt):
-            next(batches)
-        assert next(batches, None) is None
-    assert_all_equal([loader.next_batch()], expected[1:])
-
-
-def test_closing_while_an_error_waits(dataset: Path) -> None:
-    batch_source: Any = Failing(open_loader(dataset).batch_source("train"), 2, MemoryError())
-    batches = Prefetch(Reading(batch_source), "cpu", depth=1)
-    next(batches)
-    batches.close()
-    assert prefetching() == []
-
-
 @pytest.mark.parametrize("depth", [0, -1])
 def test_a_depth_that_cannot_be(dataset: Path, depth: int) -> None:
     with pytest.raises(UsageError, match=f"depth is {depth}"):
         open_loader(dataset).prefetch(depth=depth)
 
 
-def test_several_at_once_do_not_disturb_each_other(dataset: Path) -> None:
-    loader = open_loader(dataset)
-    with loader.prefetch() as one, loader.prefetch(depth=5) as other:
-        first = [(next(one), next(other)) for _ in range(12)]
-    assert_all_equal([pair[0] for pair in first], in_order(dataset, 12))
-    assert_all_equal([pair[1] for pair in first], in_order(dataset, 12))
-
-
 # torch's DataLoader
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-@pytest.mark.parametrize("packing", [False, True])
-def test_workers_give_the_order_of_one_process(tmp_path: Path, workers: int, packing: bool) -> None:
-    folder = write_dataset(tmp_path / "data", [4, 9, 3, 8, 5, 5, 10, 6, 7, 4, 12, 3, 5])
-    door = torch_loader(open_loader(folder, packing=packing, epoch_drop_last=False), num_workers=workers)
-    expected = in_order(folder, 20, packing=packing, epoch_drop_last=False)
-    assert_all_equal(list(itertools.islice(door, 20)), expected)
-
-
-@pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_it_ends_after_the_epochs_asked_for(dataset: Path, workers: int, drop_last: bool, epochs: int) -> None:
-    options = {"batch_size": 3, "epoch_drop_last": drop_last}
-    loader = open_loader(dataset, **options)
-    expected = in_order(dataset, epochs * loader.steps_per_epoch(), **options)
-    assert_all_equal(list(torch_loader(loader, epochs=epochs, num_workers=workers)), expected)
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
@@ -324,15 +255,6 @@ def test_passes_over_a_mixture_repeat_no_row(tmp_path: Path, workers: int) -> No
     assert list(map(len, passes)) == [3, 2, 2]  # 21, 14 and 14 rows, in which epochs begin at rows 0, 16 and 32
 
 
-@pytest.mark.parametrize("epoch", [-1, "1", 2**62])
-def test_an_epoch_that_cannot_be(dataset: Path, epoch: Any) -> None:
-    """Each of them gave rows, and states that no loader would take."""
-    loader = open_loader(dataset)
-    for door in (lambda: next(loader.batches(epoch=epoch)), lambda: loader.places().set_epoch(epoch)):
-        with pytest.raises(UsageError, match="epoch is"):
-            door()
-
-
 def test_random_batches_have_no_epochs(dataset: Path) -> None:
     loader = open_loader(dataset, batch_sampling_mode="random")
     with pytest.raises(UsageError, match="'random', which has no epochs"):
@@ -342,18 +264,6 @@ def test_random_batches_have_no_epochs(dataset: Path) -> None:
             door(epochs=1)
     found = list(itertools.islice(torch_loader(loader, num_workers=3), 10))
     assert_all_equal(found, in_order(dataset, 10, batch_sampling_mode="random"))
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_places_say_where_to_begin(dataset: Path, workers: int) -> None:
-    loader = open_loader(dataset, batch_size=5)
-    door = torch_loader(loader, epochs=1, num_workers=workers)
-    for epoch in (0, 5, 1):
-        door.sampler.set_epoch(epoch)
-        assert_all_equal(list(door), list(loader.batches(epoch=epoch)))
-    first = list(itertools.islice(door, 2))
-    door.sampler.load_state_dict(first[-1].state)
-    assert_all_equal(list(door), list(loader.batches(epoch=2))[2:])
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -382,15 +292,6 @@ def test_a_pass_draws_one_random_number_whatever_makes_its_batches(dataset: Path
         torch.manual_seed(7)
         list(loader.as_dataloader(**options))
         assert torch.equal(torch.rand(3), expected)
-
-
-def test_it_begins_where_the_loader_stands(dataset: Path) -> None:
-    """In the middle of an epoch, `epochs=1` is what is left of it; behind its last batch, the next one."""
-    loader = open_loader(dataset, batch_size=5)
-    for at in range(5):
-        expected = in_order(dataset, 8, batch_size=5)[at : 8 if at == 4 else 4]
-        assert_all_equal(list(torch_loader(loader, epochs=1)), expected)
-        loader.next_batch()
 
 
 @pytest.mark.parametrize("epochs", [0, -1])
@@ -452,11 +353,3 @@ def test_breaking_off_ends_the_workers(dataset: Path, workers: int, kind: Any) -
     del door, batch
     gc.collect()
     assert multiprocessing.active_children() == []
-
-
-def test_two_samplers_are_independent(dataset: Path) -> None:
-    loader = open_loader(dataset)
-    one, other = torch_loader(loader), torch_loader(loader)
-    list(itertools.islice(one, 4))
-    assert_all_equal(list(itertools.islice(other, 4)), in_order(dataset, 4))
-    assert loader.state_dict()["position"] == 0

@@ -23,7 +23,7 @@ from niels_gpt.store.shard_cache import ShardCache
 from tests.conftest import FakeTokenizer
 from tests.episodes.stores import FileServer
 from tests.export.sources import pretrain_cache, sft_cache
-from tests.scale.stores import faulty_store, s3_server
+from tests.scale.stores import faulty_store
 
 T, PAD = 5, 999
 Row = tuple[list[int], list[int], list[float]]
@@ -190,13 +190,6 @@ def test_the_front_door_reads_windows_from_a_store(store: FileServer, cache: Pat
     options |= {"shuffle_shards": 2, "num_workers": 1}
     opened = ng.loader(f"{store.url}/web", cache_dir=tmp_path / "kept", **options)
     assert rows_of(opened) == rows_of(ng.loader(cache, **options))
-
-
-def test_a_published_cache_in_a_bucket(store: FileServer, cache: Path, tmp_path: Path) -> None:
-    with s3_server() as bucket:
-        publish(cache, f"{bucket}/cache/web")
-        opened = loader(f"{bucket}/cache/web/", shard_cache=shard_cache(tmp_path), shuffle_shards=2)
-        assert rows_of(opened.batches()) == rows_of(loader(cache, shuffle_shards=2).batches())
 
 
 def test_a_bucket_that_answers_403_for_what_is_missing(cache: Path, tmp_path: Path) -> None:

@@ -149,18 +149,6 @@ def test_any_portions_and_shards_hold_the_same_episodes(
     }
 
 
-def test_shards_hold_the_same_episodes_as_one_file(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    for name, shard_bytes in (("one", None), ("shards", 8_000)):
-        rows = ChatFile(chats_file()).iterate()
-        build_episodes(rows, tmp_path / name, encoder=tokenizer, shard_bytes=shard_bytes)
-    assert len(list((tmp_path / "shards" / "train").iterdir())) > 10
-    config = TrainingConfig(batch_size=7, block_size=300)
-    one, shards = (GPTEpisodeDataLoader(config, tokenizer, tmp_path / name) for name in ("one", "shards"))
-    for _ in range(30):
-        for a, b in zip(one.get_batch(), shards.get_batch(), strict=True):
-            assert a.equal(b)
-
-
 def test_same_inputs_same_bytes(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     for name, threads in (("a", 1), ("b", 2)):
         encoder = SentinelEncoder(tokenizer, num_threads=threads)
@@ -199,12 +187,6 @@ def test_a_weight_that_the_mask_cannot_hold_is_a_bad_row(tmp_path: Path, fake: F
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_absurd_weights_are_bad_rows(tmp_path: Path, fake: FakeTokenizer, weight: float) -> None:
-    with pytest.raises(DataError, match=r"example 0: message 1: weight"):
-        build_episodes([[CHAT[0], CHAT[1] | {"weight": weight}]], tmp_path / "o", encoder=fake, mask_dtype="float32")
-
-
 @pytest.mark.parametrize("untrained", [{"train": False}, {"weight": 0}, {"weight": 0.0, "train": True}])
 def test_a_row_that_says_that_nothing_counts_is_dropped_and_counted(
     tmp_path: Path, fake: FakeTokenizer, untrained: dict[str, Any]
@@ -218,11 +200,6 @@ def test_a_row_that_says_that_nothing_counts_is_dropped_and_counted(
     assert manifest["dropped"] == {"nothing_trained": 1}
     made = [(tmp_path / name / "train" / "tokens.bin").read_bytes() for name in ("out", "without")]
     assert made[0] == made[1]
-
-
-def test_a_row_without_an_answer_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer) -> None:
-    with pytest.raises(DataError, match="example 0: no assistant message"):
-        build_episodes([CHAT[:1]], tmp_path / "out", encoder=fake)
 
 
 def test_without_mask(tmp_path: Path, fake: FakeTokenizer) -> None:
@@ -277,23 +254,9 @@ def test_a_renderer_with_a_vocabulary_above_65_535(tmp_path: Path) -> None:
     assert (manifest["template_sha256"], manifest["vocab_size"]) == ("ab" * 32, 200_003)
 
 
-def test_a_bare_renderer_is_taken_too_and_its_refusals_are_bad_rows(tmp_path: Path) -> None:
-    bad = [CHAT[0], {"role": "tool", "content": "x"}]
-    build_episodes([CHAT, bad, CHAT], tmp_path / "out", encoder=ByteChatML(), val_frac=0, max_bad_rows=1)
-    manifest = open_manifest(tmp_path / "out")
-    assert manifest is not None
-    assert manifest["dropped"] == {"unknown_role": 1}
-    assert manifest["splits"]["train"]["episodes"] == 2
-
-
 def test_ids_beyond_the_renderers_vocabulary_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="returned id 20000"):
         build_episodes([CHAT], tmp_path / "out", encoder=RendererEncoder(ByteChatML(), vocab_size=300))
-
-
-def test_what_turns_nothing_into_ids(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="str does not turn conversations into ids"):
-        build_episodes([CHAT], tmp_path / "out", encoder="gpt2")
 
 
 # ---- metadata
@@ -313,13 +276,6 @@ def test_metadata_is_a_row_per_episode(tmp_path: Path, fake: FakeTokenizer) -> N
         {"type": None, "source": "web", "weight": 1.0},
         {"type": None, "source": "chats", "weight": 1.0},
     ]
-
-
-@pytest.mark.parametrize("facts", [{"weight": 0}, {"type": 3}])
-def test_metadata_of_the_wrong_kind_is_a_bad_row(tmp_path: Path, fake: FakeTokenizer, facts: dict[str, Any]) -> None:
-    chat = Conversation([Message(**message) for message in CHAT], where="f:7", metadata=facts)  # type: ignore[typeddict-item]
-    with pytest.raises(DataError, match=r"f:7: (the row has a weight|type is)"):
-        build_episodes([chat], tmp_path / "out", encoder=fake, metadata=True)
 
 
 # ---- whole or absent
@@ -439,13 +395,6 @@ def test_float32_weights_are_rounded_and_nan_is_refused(tmp_path: Path) -> None:
     writer.abandon()
 
 
-def test_names_of_options(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="mask_dtype is 'uint16'"):
-        EpisodeWriter(tmp_path, "train", mask_dtype="uint16")
-    with pytest.raises(UsageError, match="shard_bytes is 3"):
-        EpisodeWriter(tmp_path, "train", shard_bytes=3)
-
-
 def test_a_renderer_that_cannot_be_told_from_others_is_never_already_built(tmp_path: Path) -> None:
     """Its class name is all that is known of it, so the second build may well be of other ids."""
     known: dict[str, Any] = {"source_config": {"file": "x"}, "val_frac": 0}
@@ -458,16 +407,3 @@ def test_a_renderer_that_cannot_be_told_from_others_is_never_already_built(tmp_p
     other = RendererEncoder(ByteChatML(), fingerprints={"tokenizer_sha256": "1" * 64, "template_sha256": "3" * 64})
     with pytest.raises(Mismatch, match="template_sha256"):
         build_episodes([CHAT], tmp_path / "b", encoder=other, **known)
-
-
-def test_what_would_be_written_wrong(tmp_path: Path) -> None:
-    weights = EpisodeWriter(tmp_path, "train", mask_dtype="float32")
-    with pytest.raises(UsageError, match=r"1e\+39"):
-        weights.write(np.array([5]), np.array([1]), np.array([1e39]))
-    with pytest.raises(UsageError, match="ids are float64"):
-        weights.write(np.array([1.7]), np.array([1]), np.array([1.0]))
-    weights.abandon()
-    facts = EpisodeWriter(str(tmp_path), "train", mask_dtype=None, with_metadata=True)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="2 episodes but 1 rows of metadata"):
-        facts.write(np.array([5, 6]), np.array([1, 1]), None, [{"type": "a"}])
-    facts.abandon()
