@@ -81,7 +81,7 @@ class RowFilters:
     def __post_init__(self) -> None:
         for name in ("min_messages", "max_messages", "min_characters", "max_characters", "min_answer_characters"):
             FILTER_COUNT.check(getattr(self, name), name)
-        for unit, (least, most) in self._ranges.items():
+        for unit, (least, most) in self._sizes.items():
             if least is not None and most is not None and least > most:
                 raise UsageError(
                     f"min_{unit} is {least} and max_{unit} is {most}, so no row would be left; exchange them"
@@ -107,7 +107,7 @@ class RowFilters:
         return bool(self.describe())
 
     def describe(self) -> dict[str, Any]:
-        """See `RowCheck`: the filters that are set."""
+        """The filters that are set."""
         found = {name: value for name, value in asdict(self).items() if value is not None}
         if self.languages is not None:
             # Another version may decide otherwise, so it makes another build.
@@ -116,64 +116,49 @@ class RowFilters:
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """See `RowCheck`."""
-        # The cheap ones first: to detect a language takes longest.
-        checks = (self._by_size, self._by_answers, self._by_text, self._by_language)
-        return [next(filter(None, (check(chat.messages) for check in checks)), None) for chat in chats]
+        return [next(self._reasons(chat.messages), None) for chat in chats]
+
+    def _reasons(self, messages: list[Message]) -> Iterator[Reason]:
+        """Why the filters leave a conversation out, the cheap ones first: to detect a language takes longest."""
+        for unit, (least, most) in self._sizes.items():
+            if least is None and most is None:
+                continue
+            n = len(messages) if unit == "messages" else sum(len(text) for each in messages for text in texts_of(each))
+            if least is not None and n < least:
+                yield f"too_few_{unit}", f"{n:,} {unit}, min_{unit} is {least:,}"
+            if most is not None and n > most:
+                yield f"too_many_{unit}", f"{n:,} {unit}, max_{unit} is {most:,}"
+        least = self.min_answer_characters or 0
+        for index, message in enumerate(messages if least else ()):
+            # An answer that only calls tools has no content, and is not short for that.
+            if message["role"] == "assistant" and not message.get("tool_calls"):
+                n = sum(map(len, _contents(message)))
+                if n < least:
+                    yield "short_answer", f"message {index} has {n:,} characters, min_answer_characters is {least:,}"
+        match, exclude = self._expressions
+        searched = list(enumerate(messages)) if match or exclude else []
+        texts = [(at, text) for at, m in searched if self.role in (None, m["role"]) for text in texts_of(m)]
+        # Before `match`: a conversation to which both apply is left out.
+        for index, text in texts:
+            if exclude is not None and exclude.search(text):
+                yield "excluded", f"message {index} contains the excluded expression {self.exclude!r}"
+        if match is not None and not any(match.search(text) for _, text in texts):
+            yield "not_matched", f"no content contains the expression {self.match!r}"
+        if self.languages is not None:
+            # Without reasoning, which may be in another language than the conversation.
+            said = "\n".join(text for message in messages for text in _contents(message))[:LANGUAGE_CHARACTERS]
+            is_short = sum(map(str.isalpha, said)) < LANGUAGE_LETTERS
+            language = "" if is_short else _identifier().classify(said)[0]
+            if language and language not in self.languages:
+                yield "other_language", f"its language is {language}, languages are {', '.join(self.languages)}"
 
     @cached_property
-    def _ranges(self) -> dict[str, tuple[int | None, int | None]]:
+    def _sizes(self) -> dict[str, tuple[int | None, int | None]]:
         """The least and the most of each unit."""
         return {
             "messages": (self.min_messages, self.max_messages),
             "characters": (self.min_characters, self.max_characters),
         }
-
-    def _by_size(self, messages: list[Message]) -> Reason | None:
-        for unit, (least, most) in self._ranges.items():
-            if least is None and most is None:
-                continue
-            n = len(messages) if unit == "messages" else sum(len(text) for each in messages for text in texts_of(each))
-            if least is not None and n < least:
-                return f"too_few_{unit}", f"{n:,} {unit}, min_{unit} is {least:,}"
-            if most is not None and n > most:
-                return f"too_many_{unit}", f"{n:,} {unit}, max_{unit} is {most:,}"
-        return None
-
-    def _by_answers(self, messages: list[Message]) -> Reason | None:
-        for index, message in enumerate(messages if self.min_answer_characters else ()):
-            # An answer that only calls tools has no content, and is not short for that.
-            if message["role"] == "assistant" and not message.get("tool_calls"):
-                n = sum(map(len, _contents(message)))
-                if n < (self.min_answer_characters or 0):
-                    limit = f"min_answer_characters is {self.min_answer_characters:,}"
-                    return "short_answer", f"message {index} has {n:,} characters, {limit}"
-        return None
-
-    def _by_text(self, messages: list[Message]) -> Reason | None:
-        match, exclude = self._expressions
-        if match is None and exclude is None:
-            return None
-        searched = [(index, message) for index, message in enumerate(messages) if self.role in (None, message["role"])]
-        texts = [(index, text) for index, message in searched for text in texts_of(message)]
-        # Before `match`: a conversation to which both apply is left out.
-        for index, text in texts:
-            if exclude is not None and exclude.search(text):
-                return "excluded", f"message {index} contains the excluded expression {self.exclude!r}"
-        if match is not None and not any(match.search(text) for _, text in texts):
-            return "not_matched", f"no content contains the expression {self.match!r}"
-        return None
-
-    def _by_language(self, messages: list[Message]) -> Reason | None:
-        if self.languages is None:
-            return None
-        # Without reasoning, which may be in another language than the conversation.
-        text = "\n".join(text for message in messages for text in _contents(message))[:LANGUAGE_CHARACTERS]
-        if sum(map(str.isalpha, text)) < LANGUAGE_LETTERS:
-            return None
-        language = _identifier().classify(text)[0]
-        if language in self.languages:
-            return None
-        return "other_language", f"its language is {language}, languages are {', '.join(self.languages)}"
 
     @cached_property
     def _expressions(self) -> list[re.Pattern[str] | None]:
@@ -228,17 +213,14 @@ class Filtered(ChatSource):
 
     @property
     def name(self) -> str:
-        """The name of the source."""
         return str(self.source.name)
 
     @property
     def revision(self) -> str | None:
-        """The revision of the source."""
         return self.source.revision  # type: ignore[no-any-return]
 
     @property
     def hashed(self) -> HashedFiles | None:  # type: ignore[override]  # it is that of the source, and never assigned
-        """The hashes of the source's files."""
         return self.source.hashed  # type: ignore[no-any-return]
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
@@ -249,23 +231,18 @@ class Filtered(ChatSource):
         return described
 
     def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
-        """See `Source`."""
         return self._checked(self.source.iterate(start=start))
 
     def fraction_read(self) -> float | None:
-        """See `Source`."""
         return self.source.fraction_read()  # type: ignore[no-any-return]
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`."""
         return self.source.slices(slice_bytes)  # type: ignore[no-any-return]
 
     def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
-        """See `Sliceable`."""
         return self._checked(self.source.read(part))
 
     def resolved(self) -> Sliceable:
-        """See `Sliceable`."""
         return Filtered(self.source.resolved(), self.checks)
 
     def _checked(self, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:

@@ -21,7 +21,6 @@ from niels_gpt.sources.rows.shapes import FORMS, Names, Row, Shape, beside, name
 _TEXTS: Final = ("messages", "answer", "response", "completion", "text", "content")  # of a completion in a list
 _SPEAKER: Final = re.compile(r"\n\n(Human|Assistant):")
 _ROLES: Final = {"Human": "user", "Assistant": "assistant"}
-_ITEM_SCORES: Final = ("score", "overall_score", "rating")
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,17 @@ def to_preference(row: Row, form: str, where: str = "", *, arrow: bool = False) 
     if shape.label and not isinstance(label, bool):
         raise MessageError("wrong_label", f"{shape.label[0]} is {label!r}; expected true or false")
     listed = named(row, shape.listed)
+    found: dict[str, Any]
+    ranks: list[int | None]
     if listed:
-        found = _listed(row, listed)
-        scores = _numbers(row, listed, "scores", _ITEM_SCORES)
-        ranks: list[int | None] = [*_dense(_numbers(row, listed, "ranks", ("rank",)), scores, listed)]
+        items = _listed(row, listed)
+        found = {f"{listed} {number}": value for number, (value, _, _) in enumerate(items)}
+        ranks, scores = [*_dense(items, listed)], [score for _, _, score in items]
     else:
         found = {names[0]: _split(row[names[0]]) for names in shape.completions}
-        scores = [_number(row, names) for names in shape.scores]
         # In the order chosen, rejected, so their numbers are their ranks.
         ranks = [*range(len(found))] if len(found) > 1 else [None]
+        scores = [_number(row, names) for names in shape.scores]
     prompt, sides = _divided(row, shape, found, notes)
     completions = [
         Completion(messages, name, rank, label, score)
@@ -195,31 +196,41 @@ def _common(sides: Mapping[str, list[Message]]) -> list[Message]:
     return first[:n]
 
 
-def _listed(row: Row, name: str) -> dict[str, Any]:
-    """The text or messages of each completion of a list."""
+Item = tuple[Any, float | None, float | None]  # of a list: its text or messages, its rank, its score
+
+
+def _listed(row: Row, name: str) -> list[Item]:
+    """The completions of a list. Ranks and scores may be in lists beside it."""
     items = row[name]
     if not isinstance(items, list):
         raise MessageError("wrong_type", f"{name} is a {type(items).__name__}; expected a list of completions")
     if len(items) < 2:
         raise MessageError("one_completion", f"{name} has {len(items)} completion(s); expected at least two to compare")
-    found: dict[str, Any] = {}
+    beside_it = {key: row[f"{key}s"] for key in ("rank", "score") if row.get(f"{key}s") is not None}
+    for key, values in beside_it.items():
+        if not isinstance(values, list) or len(values) != len(items):
+            found = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
+            raise MessageError("wrong_type", f"{key}s has {found}; expected one for each of the {len(items)} {name}")
+    read: list[Item] = []
     for number, item in enumerate(items):
-        if isinstance(item, Mapping):
-            # What has a role is a single message.
-            key = None if "role" in item else named(item, _TEXTS)
-            if key is None and "role" not in item:
-                raise MessageError(
-                    "missing_column",
-                    f"{name} {number} has none of {', '.join(_TEXTS)}; keys found: {', '.join(item)}",
-                )
-            item = item if key is None else item[key]
-        found[f"{name} {number}"] = [item] if isinstance(item, Mapping) else _split(item)
-    return found
+        where, fields = f"{name} {number}", item if isinstance(item, Mapping) else {}
+        if isinstance(item, Mapping) and "role" not in item:  # what has a role is a single message
+            text = named(item, _TEXTS)
+            if text is None:
+                expected = ", ".join(_TEXTS)
+                raise MessageError("missing_column", f"{where} has none of {expected}; keys found: {', '.join(item)}")
+            item = item[text]
+        numbers = {**fields, **{key: values[number] for key, values in beside_it.items()}}
+        rank = _number(numbers, ("rank",), f"{where}: ")
+        score = _number(numbers, ("score", "overall_score", "rating"), f"{where}: ")
+        read.append(([item] if isinstance(item, Mapping) else _split(item), rank, score))
+    return read
 
 
-def _dense(ranks: list[float | None], scores: list[float | None], name: str) -> list[int]:
+def _dense(items: list[Item], name: str) -> list[int]:
     """Ranks from 0 without gaps: by the ranks if the row has them, else by the scores, the highest first."""
-    values = ranks if any(rank is not None for rank in ranks) else [None if s is None else -s for s in scores]
+    has_ranks = any(rank is not None for _, rank, _ in items)
+    values = [rank if has_ranks else None if score is None else -score for _, rank, score in items]
     if None in values:
         raise MessageError(
             "no_rank",
@@ -229,21 +240,6 @@ def _dense(ranks: list[float | None], scores: list[float | None], name: str) -> 
     known = [value for value in values if value is not None]
     order = sorted(set(known))
     return [order.index(value) for value in known]
-
-
-def _numbers(row: Row, name: str, column: str, keys: Names) -> list[float | None]:
-    """A number for each completion of a list: from a list beside them, or from the completions themselves."""
-    items, beside_them = row[name], row.get(column)
-    if beside_them is None:
-        return [
-            _number(item, keys, f"{name} {number}: ") if isinstance(item, Mapping) else None
-            for number, item in enumerate(items)
-        ]
-    if not isinstance(beside_them, list) or len(beside_them) != len(items):
-        is_list = isinstance(beside_them, list)
-        found = f"{len(beside_them)} values" if is_list else f"a {type(beside_them).__name__}"
-        raise MessageError("wrong_type", f"{column} has {found}; expected one for each of the {len(items)} {name}")
-    return [_number({column: value}, (column,), f"{name} {number}: ") for number, value in enumerate(beside_them)]
 
 
 def _number(row: Row, names: Names, where: str = "") -> float | None:

@@ -55,19 +55,20 @@ def anthropic(row: Row) -> list[Any]:
         # A content that is one text is written as in OpenAI's format; what is no message is refused by `normalise`.
         if not isinstance(turn, Mapping) or not isinstance(turn.get("content"), list):
             turns.append(turn)
-        elif turn.get("role") == "assistant":
-            turns.append(_anthropic_answer(turn, index))
         else:
-            turns += _anthropic_question(turn, index)
+            turns += _anthropic_turn(turn, index)
     return turns
 
 
-def _anthropic_answer(turn: Row, index: int) -> Turn:
+def _anthropic_turn(turn: Row, index: int) -> list[Turn]:
+    """A message; results of tools are messages of their own before it."""
+    is_answer = turn.get("role") == "assistant"
+    results: list[Turn] = []
     parts: list[Any] = []
     calls: list[Any] = []
     for number, block in enumerate(turn["content"]):
         kind, where = _kind(block, index, number)
-        if kind == "tool_use":
+        if is_answer and kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"type": "function", "id": block.get("id"), "function": function})
         elif calls:
@@ -75,37 +76,24 @@ def _anthropic_answer(turn: Row, index: int) -> Turn:
             raise MessageError(
                 "text_after_call", f"{where} is {kind} after a tool_use; expected calls last. Split the message"
             )
-        else:
+        elif is_answer or kind != "tool_result":
             parts.append({key: value for key, value in block.items() if key != "cache_control"})
-    answer = {key: value for key, value in turn.items() if key != "content"}
-    texts = [part["text"] for part in parts if part.get("type") == "text"]
-    # A single text becomes a string, as in most rows: some formats and templates take no lists of parts.
-    # `None` where only calls are left: some templates treat a missing content differently from an empty one.
-    answer["content"] = texts[0] if len(parts) == len(texts) == 1 else parts or None
-    return answer | ({"tool_calls": calls} if calls else {})
-
-
-def _anthropic_question(turn: Row, index: int) -> list[Turn]:
-    """Results of tools, which are messages of their own here, and what the user says beside them."""
-    results: list[Turn] = []
-    parts: list[Any] = []
-    for number, block in enumerate(turn["content"]):
-        kind, where = _kind(block, index, number)
-        if kind != "tool_result":
-            parts.append({key: value for key, value in block.items() if key != "cache_control"})
-            continue
-        if parts:  # results become messages before the user's, so this order would be lost, too
+        elif parts:  # results become messages before the user's, so this order would be lost, too
             raise MessageError(
                 "result_after_text", f"{where} is a tool_result after other blocks; expected results first"
             )
-        content = _text_of(block.get("content") or "", where)
-        result = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
-        results.append(result | ({"is_error": True} if block.get("is_error") else {}))
-    if not parts:
+        else:
+            content = _text_of(block.get("content") or "", where)
+            result = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content}
+            results.append(result | ({"is_error": True} if block.get("is_error") else {}))
+    if not parts and not is_answer:
         return results
     texts = [part["text"] for part in parts if part.get("type") == "text"]
-    rest = {key: value for key, value in turn.items() if key != "content"}
-    return [*results, {**rest, "content": texts[0] if len(parts) == len(texts) == 1 else parts}]
+    # A single text becomes a string, as in most rows: some formats and templates take no lists of parts.
+    # `None` where only calls are left: some templates treat a missing content differently from an empty one.
+    said = texts[0] if len(parts) == len(texts) == 1 else parts or None
+    message = {key: value for key, value in turn.items() if key != "content"} | {"content": said}
+    return [*results, message | ({"tool_calls": calls} if calls else {})]
 
 
 def _kind(block: Any, index: int, number: int) -> tuple[str, str]:
@@ -143,53 +131,53 @@ def gemini(row: Row) -> list[Any]:
     for index, turn in enumerate(list_at(row, "contents")):
         if not isinstance(turn, Mapping) or not isinstance(turn.get("parts"), list):
             raise MessageError("missing_field", f"message {index}: expected an object with 'role' and 'parts'")
-        if turn.get("role") in ("model", "assistant"):
-            answer, calls = _gemini_answer(turn["parts"], index, calls)
-            turns.append(answer)
-        elif turn.get("role") in ("user", "function", None):
+        role = turn.get("role")
+        if role in ("model", "assistant"):
+            turns.append(_gemini_answer(turn["parts"], index, calls))
+            calls += len(turns[-1].get("tool_calls", ()))
+        elif role in ("user", "function", None):
             turns += _gemini_question(turn["parts"], index, turns)
         else:
-            role = turn.get("role")
             raise MessageError("unknown_role", f"message {index}: role is {role!r}; expected user, model or function")
     return turns
 
 
-def _gemini_answer(parts: list[Any], index: int, calls: int) -> tuple[Turn, int]:
-    """An assistant message, and how many calls there were up to its end: by their numbers they get ids."""
-    texts: list[str] = []
-    thoughts: list[str] = []
+def _gemini_answer(parts: list[Any], index: int, calls: int) -> Turn:
+    """An assistant message. `calls`: how many calls there are before it; by their numbers they get ids."""
+    texts: dict[bool, list[str]] = {False: [], True: []}  # by whether they are thoughts
     tool_calls: list[Any] = []
     for number, part in enumerate(parts):
+        where = f"message {index}: parts.{number}"
         call = _part(part, "functionCall", "function_call")
         if call is not None:
-            calls += 1
             function = {"name": call.get("name"), "arguments": call.get("args") or {}}
             # Gemini's calls often have no id: then they get one of their number, and their results name it.
-            tool_calls.append({"type": "function", "id": call.get("id") or f"call_{calls}", "function": function})
+            call_id = call.get("id") or f"call_{calls + len(tool_calls) + 1}"
+            tool_calls.append({"type": "function", "id": call_id, "function": function})
             continue
-        text = _gemini_texts([part], f"message {index}: parts.{number}")
+        text = _gemini_texts([part], where)
         if tool_calls:
-            where = f"message {index}: parts.{number}"
             raise MessageError("text_after_call", f"{where} is text after a functionCall; expected calls last")
-        (thoughts if part.get("thought") else texts).append(text)
-    answer: Turn = {"role": "assistant", "content": "".join(texts) if texts or not tool_calls else None}
-    if thoughts:
-        answer["reasoning_content"] = "".join(thoughts)
-    return answer | ({"tool_calls": tool_calls} if tool_calls else {}), calls
+        texts[bool(part.get("thought"))].append(text)
+    answer: Turn = {"role": "assistant", "content": "".join(texts[False]) if texts[False] or not tool_calls else None}
+    if texts[True]:
+        answer["reasoning_content"] = "".join(texts[True])
+    return answer | ({"tool_calls": tool_calls} if tool_calls else {})
 
 
 def _gemini_question(parts: list[Any], index: int, before: list[Any]) -> list[Turn]:
     """Results of functions, each for the call of its id or name in the message before, and what the user says."""
     # Those of the last message alone: Gemini takes results only right after their calls.
-    open_calls = list(before[-1].get("tool_calls", [])) if before and isinstance(before[-1], dict) else []
+    open_calls = list(before[-1].get("tool_calls", [])) if before else []
     results: list[Turn] = []
     texts: list[str] = []
     for number, part in enumerate(parts):
+        where = f"message {index}: parts.{number}"
         response = _part(part, "functionResponse", "function_response")
         if response is None:
-            texts.append(_gemini_texts([part], f"message {index}: parts.{number}"))
+            texts.append(_gemini_texts([part], where))
             continue
-        call = _call_of(response, open_calls, f"message {index}: parts.{number}")
+        call = _call_of(response, open_calls, where)
         value = response.get("response")
         # Gemini's results are objects; a tool message has a text.
         content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -234,47 +222,40 @@ def harmony(row: Row) -> list[Any]:
     """The messages of a row as the format of gpt-oss writes them, with channels and recipients."""
     turns: list[Any] = []
     thought: str | None = None
-    for index, turn in enumerate(list_at(row, "messages")):
-        if not isinstance(turn, Mapping) or turn.get("role") != "assistant":
-            if thought is not None:
-                raise _lone_thought(index - 1)
-            turns.append(_harmony_other(turn))
+    given = list_at(row, "messages")
+    for index, turn in enumerate([*given, None]):
+        is_answer = isinstance(turn, Mapping) and turn.get("role") == "assistant"
+        if thought is not None and not is_answer:
+            raise MessageError(
+                "reasoning_alone",
+                f"message {index - 1}: an analysis that no answer or call follows; drop it, or drop the row",
+            )
+        if not isinstance(turn, Mapping):
+            turns.append(turn)  # no message, which `normalise` refuses; the last is taken away again
             continue
-        channel, content = turn.get("channel"), turn.get("content")
+        channel, recipient, content = turn.get("channel"), turn.get("recipient"), turn.get("content")
         # A thought is a message of its own before the answer or call that it belongs to; it becomes its reasoning.
-        if channel == "analysis" and turn.get("recipient") in (None, "all"):
+        if is_answer and channel == "analysis" and recipient in (None, "all"):
             thought = (thought or "") + _text_of(content, f"message {index}: content")
             continue
-        answer = {key: value for key, value in turn.items() if key not in ("channel", "recipient", "content_type")}
+        message = {key: value for key, value in turn.items() if key not in ("channel", "recipient")}
+        if not is_answer:
+            if isinstance(message.get("name"), str):
+                message["name"] = message["name"].removeprefix("functions.")
+            turns.append(message)
+            continue
+        message.pop("content_type", None)
         if thought is not None:
-            answer["reasoning_content"], thought = thought, None
-        recipient = turn.get("recipient")
+            message["reasoning_content"], thought = thought, None
         # A message to a function is a call: its content holds the arguments.
         if recipient not in (None, "all"):
             function = {"name": str(recipient).removeprefix("functions."), "arguments": content}
-            answer |= {"content": None, "tool_calls": [{"type": "function", "function": function}]}
+            message |= {"content": None, "tool_calls": [{"type": "function", "function": function}]}
         elif channel not in ("final", "commentary", None):
             known = "analysis, commentary, final"
             raise MessageError("unknown_channel", f"message {index}: channel is {channel!r}; expected one of {known}")
-        turns.append(answer)
-    if thought is not None:
-        raise _lone_thought(len(row["messages"]) - 1)
-    return turns
-
-
-def _harmony_other(turn: Any) -> Any:
-    if not isinstance(turn, Mapping):
-        return turn
-    other = {key: value for key, value in turn.items() if key not in ("channel", "recipient")}
-    if isinstance(other.get("name"), str):
-        other["name"] = other["name"].removeprefix("functions.")
-    return other
-
-
-def _lone_thought(index: int) -> MessageError:
-    return MessageError(
-        "reasoning_alone", f"message {index}: an analysis that no answer or call follows; drop it, or drop the row"
-    )
+        turns.append(message)
+    return turns[:-1]
 
 
 # ---- helpers
