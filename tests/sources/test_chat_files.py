@@ -154,8 +154,8 @@ def test_patterns_and_urls(folder: Path) -> None:
 def test_the_command_lines(folder: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
     common = ["in/b.jsonl", "in/[ac].*", "--tokenizer", tokenizer_dir, "--max-bad-rows", 9, "--json"]
     for kind, more in ((["build", "--kind", "sft"], []), (["build"], ["--workers", 2, "--unit-bytes", 4_000])):
-        done = run_cli(*kind, *common, "--out", kind[0], *more, cwd=tmp_path)
+        done = run_cli(*kind, *common, "--out", kind[-1], *more, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "3 files: 1 as messages" in done.stderr
-        lines = (tmp_path / kind[0] / "rejected.jsonl").read_text().splitlines()
+        lines = (tmp_path / kind[-1] / "rejected.jsonl").read_text().splitlines()
         assert [json.loads(line)["where"] for line in lines] == ["in/b.jsonl:7", "in/b.jsonl:20", "in/a.jsonl:2"]

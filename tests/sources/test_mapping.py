@@ -422,7 +422,7 @@ def test_the_commands_take_a_mapping(tmp_path: Path, tokenizer_dir: Path) -> Non
     common = ["--tokenizer", tokenizer_dir / "spm.model", "--default-system", "short"]
     names = ["--columns", "messages=data.log,role=who,content=text", "--roles", "me=user,bot=assistant"]
     for command in (["build"], ["build", "--kind", "sft"]):
-        out = tmp_path / command[0]
+        out = tmp_path / f"out{len(command)}"
         done = run_cli(*command, plain, "--out", out / "plain", *common)
         assert done.returncode == 0, done.stderr
         done = run_cli(*command, odd, "--out", out / "odd", *common, *names)
