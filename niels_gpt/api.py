@@ -277,7 +277,9 @@ def build(
     system = mapping.default_system if sentinels else None
     source = open_source(paths, chosen, format, replace(mapping, default_system=None) if sentinels else mapping)
     policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
-    encoding = Encoding(loss_on, policy, samples, images, system, options.pop("num_threads", None))
+    encoding = Encoding(
+        loss_on, policy, samples, images, default_system=system, threads=options.pop("num_threads", None)
+    )
 
     def opened() -> Any:
         if chosen == "pretrain":

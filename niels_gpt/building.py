@@ -202,6 +202,6 @@ def _refuse_for_sentinels(encoding: Encoding) -> None:
     if encoding.images is not None:
         raise UsageError("images are for renderers; our own sentinels have no place for images. Name a renderer")
     if encoding.samples == "per-turn":
-        raise UsageError("samples per-turn are for renderers; our own sentinels make one sample. Name a renderer")
+        raise UsageError("samples per-turn are for renderers; our own sentinels make one sample. Add --renderer ngpt")
     if encoding.loss_on is not None:
-        raise UsageError("loss_on is for renderers; our own sentinels train every assistant turn. Name a renderer")
+        raise UsageError("loss_on is for renderers; our own sentinels train every assistant turn. Add --renderer ngpt")

@@ -16,9 +16,6 @@ class Progress:
     def advance(self, steps: int) -> None:
         """`steps` more units of the current phase are done."""
 
-    def expect(self, total: int) -> None:
-        """The current phase is now estimated to have `total` steps."""
-
     def reached(self, fraction: float) -> None:
         """This share of the current phase's work is done, 0 to 1, as far as that is known beside its steps.
 

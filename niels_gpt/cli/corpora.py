@@ -31,15 +31,12 @@ from niels_gpt.errors import InputError
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.base import SHUFFLE_BUFFER
 from niels_gpt.store.schema import SPLITS
-from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.cache.build_all import Outcome, Settings
-    from niels_gpt.sources.files.hub import HubDataset
 
 # Repeated from sources.registry, because that imports the readers; a test compares them.
 NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")
-CORPORA = "Corpora"  # a heading of the help page
 ROAM_DIR = Path("data/roam")
 
 app = App(name="python -m niels_gpt.cache.cli", help="Build caches of public corpora.", no_args_is_help=True)
@@ -52,106 +49,14 @@ def _root() -> None:
 
 @dataclass(frozen=True)
 class CorporaFlags:
-    """The options that choose corpora and where their rows come from."""
+    """The fields of `cache.build_all.Settings` as options."""
 
-    roam_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", rich_help_panel=CORPORA, **IN_HOME)
-    ] = ROAM_DIR
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=REPO",
-            help="Another data set for a corpus: NAME=REPO, NAME=REPO:CONFIG, or either with @REVISION. NAME is one of "
-            "fineweb_edu, wikitext, gutenberg, dolly15k, oasst1; repeat for more.",
-            rich_help_panel=CORPORA,
-        ),
-    ] = None
-    shuffle_buffer: Annotated[
-        int,
-        typer.Option(
-            help="FineWeb-Edu's shuffle buffer, in documents.",
-            rich_help_panel=CORPORA,
-            **ranges.SHUFFLE_BUFFER.option(),
-        ),
-    ] = SHUFFLE_BUFFER
-    english_only: Annotated[
-        bool,
-        typer.Option(
-            "--english-only/--no-english-only", help="oasst1: leave out other languages.", rich_help_panel=CORPORA
-        ),
-    ] = True
-    max_messages: Annotated[
-        int | None,
-        typer.Option(
-            help="oasst1: cut threads to so many messages.", rich_help_panel=CORPORA, **ranges.MAX_MESSAGES.option()
-        ),
-    ] = None
-    with_gutenberg: Annotated[
-        bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.", rich_help_panel=CORPORA)
-    ] = False
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Build this corpus only; repeat for more: {', '.join(NAMES)}.",
-            rich_help_panel=CORPORA,
-        ),
-    ] = None
-    skip: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Leave this corpus out; repeat for more.", rich_help_panel=CORPORA),
-    ] = None
-
-    @property
-    def datasets(self) -> dict[str, HubDataset]:
-        """Corpus -> the data set that replaces the usual one.
-
-        Raises:
-            UsageError: a value without `=`, or an unknown corpus.
-        """
-        from niels_gpt.cache.build_all import parse_dataset
-
-        # Checked first, so that the error of a value without `=` names the option.
-        for text in self.dataset or ():
-            name_and_value("--dataset", text, "NAME=REPO[:CONFIG][@REVISION]")
-        return dict(parse_dataset(text) for text in self.dataset or ())
-
-    def check(self) -> None:
-        """Refuse a --roam-dir that does not exist. If the default one is missing, the other corpora are still built.
-
-        Raises:
-            InputError: the folder does not exist.
-        """
-        # Only where it is named: the default folder is one that most users do not have.
-        wanted = "roam" not in (self.skip or ()) and (not self.only or "roam" in self.only)
-        if wanted and self.roam_dir != ROAM_DIR and not self.roam_dir.exists():
-            raise InputError(
-                f"{self.roam_dir}: no such directory; name your folder of notes with --roam-dir, or leave it out: "
-                "--skip roam"
-            )
-
-
-@dataclass(frozen=True)
-class CorpusFlags:
-    """The options about where the caches of public corpora are written, encoding, and bad rows."""
-
-    directory: Annotated[
-        Path,
-        typer.Option("--cache-dir", metavar="DIR", help="The directory of all caches.", **IN_HOME),
-    ] = Path("cache")
+    cache_dir: Annotated[Path, typer.Option(metavar="DIR", help="The directory of all caches.", **IN_HOME)] = Path(
+        "cache"
+    )
     seed: Seed = DEFAULT_SEED
     tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
     separator: SeparatorName = None
-    val_frac: Annotated[
-        float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
-    ] = DEFAULT_VAL_FRAC
-    max_bad_rows: MaxBadRows = "0"
-
-
-@dataclass(frozen=True)
-class LimitFlags:
-    """The limits of the splits and of the files of texts."""
-
     max_train_tokens: Annotated[
         int, typer.Option(help="The most tokens of train.", **ranges.MAX_TRAIN_TOKENS.option())
     ] = MAX_TRAIN_TOKENS
@@ -163,16 +68,67 @@ class LimitFlags:
         int,
         typer.Option(metavar="BYTES", help="The most bytes of ids in one file.", **ranges.CACHE_SHARD_BYTES.option()),
     ] = DEFAULT_SHARD_BYTES
+    val_frac: Annotated[
+        float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
+    ] = DEFAULT_VAL_FRAC
+    max_bad_rows: MaxBadRows = "0"
+    roam_dir: Annotated[Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", **IN_HOME)] = ROAM_DIR
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=REPO",
+            help="Another data set for a corpus: NAME=REPO, NAME=REPO:CONFIG, or either with @REVISION. NAME is one of "
+            "fineweb_edu, wikitext, gutenberg, dolly15k, oasst1; repeat for more.",
+        ),
+    ] = None
+    shuffle_buffer: Annotated[
+        int, typer.Option(help="FineWeb-Edu's shuffle buffer, in documents.", **ranges.SHUFFLE_BUFFER.option())
+    ] = SHUFFLE_BUFFER
+    english_only: Annotated[
+        bool, typer.Option("--english-only/--no-english-only", help="oasst1: leave out other languages.")
+    ] = True
+    max_messages: Annotated[
+        int | None, typer.Option(help="oasst1: cut threads to so many messages.", **ranges.MAX_MESSAGES.option())
+    ] = None
+    with_gutenberg: Annotated[bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.")] = False
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help=f"Build this corpus only; repeat for more: {', '.join(NAMES)}."),
+    ] = None
+    skip: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Leave this corpus out; repeat for more.")] = (
+        None
+    )
+    overwrite: Overwrite = False
+
+    def settings(self, threads: int | None) -> Settings:
+        """The options as `build_all` takes them.
+
+        Raises:
+            UsageError: a data set without `=`, or of an unknown corpus. InputError: a --roam-dir that does not exist;
+                if the default one is missing, the other corpora are still built.
+        """
+        # Before anything is built: FineWeb-Edu comes first and takes hours, and only then are the notes looked for.
+        # Only where it is named: the default folder is one that most users do not have.
+        wanted = "roam" not in (self.skip or ()) and (not self.only or "roam" in self.only)
+        if wanted and self.roam_dir != ROAM_DIR and not self.roam_dir.exists():
+            raise InputError(
+                f"{self.roam_dir}: no such directory; name your folder of notes with --roam-dir, or leave it out: "
+                "--skip roam"
+            )
+        from niels_gpt.cache.build_all import Settings, parse_dataset
+
+        values = dict(vars(self))
+        # Left as a path where there is one: a spm.model is copied from there. Anything else is a hub name.
+        values["tokenizer"] = self.tokenizer if self.tokenizer.exists() else str(self.tokenizer)
+        values["datasets"] = dict(parse_dataset(text) for text in values.pop("dataset") or ())
+        return Settings(**values | {"only": tuple(self.only or ()), "skip": tuple(self.skip or ()), "threads": threads})
 
 
 @app.command("build-all")
 @grouped
 def build_all_command(
-    limits: LimitFlags,
     corpora: CorporaFlags,
     executor: ExecutorFlags,
-    texts: CorpusFlags,
-    overwrite: Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -182,14 +138,12 @@ def build_all_command(
 
     Example: python -m niels_gpt.cache.cli build-all --cache-dir cache --seed 42
     """
-    # Before anything is built: FineWeb-Edu comes first and takes hours, and only then are the notes looked for.
-    corpora.check()
-    from niels_gpt.cache.build_all import REPORT_NAME, build_all
-
-    settings = _settings(limits, corpora, texts, executor.threads, overwrite=overwrite)
+    settings = corpora.settings(executor.threads)
     if dry_run:
         print_plan(settings, as_json)
         return
+    from niels_gpt.cache.build_all import REPORT_NAME, build_all
+
     runner = executor.open()
     with ShownProgress() as progress:
         # One corpus that fails does not stop the others; the exit code says so at the end.
@@ -200,38 +154,6 @@ def build_all_command(
     # As for data that cannot be read: the others are built, and running it again continues with the failed ones.
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(3)
-
-
-def _settings(
-    limits: LimitFlags, corpora: CorporaFlags, texts: CorpusFlags, threads: int | None, *, overwrite: bool
-) -> Settings:
-    """The options of `build-all` as one value."""
-    from niels_gpt.cache.build_all import Settings
-
-    # Left as a path where there is one: a spm.model is copied from there. Anything else is a hub name.
-    tokenizer = texts.tokenizer if texts.tokenizer.exists() else str(texts.tokenizer)
-    return Settings(
-        cache_dir=texts.directory,
-        seed=texts.seed,
-        tokenizer=tokenizer,
-        separator=texts.separator,
-        roam_dir=corpora.roam_dir,
-        datasets=corpora.datasets,
-        max_train_tokens=limits.max_train_tokens,
-        max_val_tokens=limits.max_val_tokens,
-        shuffle_buffer=corpora.shuffle_buffer,
-        shard_bytes=limits.shard_bytes,
-        val_frac=texts.val_frac,
-        token_dtype=limits.token_dtype,
-        english_only=corpora.english_only,
-        max_messages=corpora.max_messages,
-        max_bad_rows=texts.max_bad_rows,
-        with_gutenberg=corpora.with_gutenberg,
-        threads=threads,
-        overwrite=overwrite,
-        only=tuple(corpora.only or ()),
-        skip=tuple(corpora.skip or ()),
-    )
 
 
 def print_plan(settings: Settings, as_json: bool) -> None:

@@ -159,93 +159,76 @@ _ESCAPED = "niels_gpt.escaped"
 codecs.register_error(_ESCAPED, _escaped)
 
 
-PLAIN_SECONDS = 5.0  # between two plain lines
-BYTES = "bytes"
-MANY = 100_000_000  # from here on, steps are counted in millions
+LINE_SECONDS = 10.0  # between two lines where stderr is no terminal
 BAR_SECONDS = 0.1  # a bar is drawn ten times a second; steps may come a million times a second
 
 
 class ShownProgress(Progress):
-    """Progress on stderr: a live bar in a terminal, a plain line every few seconds elsewhere.
+    """Progress on stderr: a live bar in a terminal, elsewhere a line every ten seconds.
 
-    A thread writes the plain lines, so that they also appear while nothing advances, such as during the training of a
+    A thread writes the lines, so that they also appear while nothing advances, such as during the training of a
     tokenizer. Use it as a context manager; with `quiet` it prints notes only.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._console = err()
-        self._quiet = quiet
+        self._console, self._quiet = err(), quiet
         self._bar: Bar | None = None
         self._what, self._unit = "", ""
         self._done = 0
         self._total: int | None = None
-        self._estimated = False  # the total is an estimate
-        self._fraction: float | None = None  # what is done, where that is known beside the steps
-        self._printed: int | None = None  # the count of the last plain line
-        self._started = self._last_line = time.monotonic()
+        self._share: float | None = None  # of the work that is done, where that is known beside the steps
+        self._printed: int | None = None  # the count of the last line; a phase without one is short, and needs no end
+        self._started = self._last = time.monotonic()
         self._lock, self._end = threading.Lock(), threading.Event()
 
     def __enter__(self) -> ShownProgress:
         # In a log file a moving bar would be thousands of lines.
         if not self._console.is_terminal and not self._quiet:
-            threading.Thread(target=self._watch, daemon=True).start()
+            threading.Thread(target=self._write_lines, daemon=True).start()
         return self
 
-    def _watch(self) -> None:
-        """Write a line whenever none was written for `PLAIN_SECONDS`; runs in a thread until `__exit__`."""
-        # At least half a second: between two phases no line is written, and the time since the last one only grows.
-        while not self._end.wait(max(0.5, self._last_line + PLAIN_SECONDS - time.monotonic())):
+    def _write_lines(self) -> None:
+        """Write a line whenever a phase has gone on for `LINE_SECONDS` without one; runs in a thread."""
+        while not self._end.wait(max(0.5, self._last + LINE_SECONDS - time.monotonic())):
             with self._lock:
-                if self._what:
-                    self._line_if_due(time.monotonic())
+                if self._what and time.monotonic() - self._last >= LINE_SECONDS:
+                    self._line()
 
     def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
         """Start a phase, and finish the one before it."""
         with self._lock:
             self._finish()
             self._what, self._unit, self._done, self._total = what, unit, 0, total
-            self._estimated, self._fraction = False, None
-            self._started = self._last_line = time.monotonic()
-        if self._console.is_terminal and not self._quiet:
-            from rich.progress import Progress as Bar
+            self._share, self._printed = None, None
+            self._started = self._last = time.monotonic()
+            if self._console.is_terminal and not self._quiet:
+                from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+                from rich.progress import Progress as Bar
 
-            self._bar = Bar(*_columns(unit), console=self._console, transient=True)
-            self._bar.add_task(what, total=total, amount=self._amount(self._started))
-            self._bar.start()
+                columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
+                text = TextColumn("{task.fields[amount]}")
+                self._bar = Bar(*columns, text, TimeRemainingColumn(), console=self._console, transient=True)
+                self._bar.add_task(what, total=total, amount=self._amount())
+                self._bar.start()
 
     def advance(self, steps: int) -> None:
         """Count `steps` more units, and redraw if the last drawing is long enough ago."""
-        # Without the lock and without drawing: builders call this for every chunk, often from their innermost loop.
+        # Without the lock: builders call this for every chunk, often from their innermost loop.
         self._done += steps
-        now = time.monotonic()
-        if now - self._last_line < (PLAIN_SECONDS if self._bar is None else BAR_SECONDS):
-            return
-        with self._lock:
-            if self._bar is None:
-                self._line_if_due(now)
-            else:
-                self._last_line = now
-                self._draw(self._bar, now)
-
-    def expect(self, total: int) -> None:
-        """Take this estimate as the total of the bar and of the time left."""
-        self._total, self._estimated = total, True
+        if self._bar is not None and time.monotonic() - self._last >= BAR_SECONDS:
+            self._draw()
 
     def reached(self, fraction: float) -> None:
-        """Take this fraction as the state of the bar and of the time left, in place of the steps."""
+        """Take this fraction as the state of the bar, in place of the steps."""
+        self._share = max(fraction, self._share or 0.0)  # a bar never goes back
+        self._draw()
+
+    def _draw(self) -> None:
         with self._lock:
-            self._fraction = max(fraction, self._fraction or 0.0)  # a bar never goes back
             if self._bar is not None:
-                self._draw(self._bar, time.monotonic())
-
-    def _draw(self, bar: Bar, now: float) -> None:
-        done, total = (self._done, self._total) if self._fraction is None else (self._fraction, 1.0)
-        bar.update(bar.task_ids[0], completed=done, total=total, amount=self._amount(now))
-
-    def _line_if_due(self, now: float) -> None:
-        if not self._quiet and now - self._last_line >= PLAIN_SECONDS:
-            self._last_line, self._printed = now, self._done
-            self._line(now)
+                self._last = time.monotonic()
+                done, total = (self._done, self._total) if self._share is None else (self._share, 1.0)
+                self._bar.update(self._bar.task_ids[0], completed=done, total=total, amount=self._amount())
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
@@ -253,59 +236,29 @@ class ShownProgress(Progress):
 
         self._console.print(Text(text, style="dim"), soft_wrap=True)
 
-    def _amount(self, now: float) -> str:
-        """How much is done, of how much, and how fast: `1,200 of 2,400 tokens, 100 tokens/s`.
-
-        A bar leaves the unit of the rate out, so that its line fits 80 columns.
-        """
+    def _amount(self) -> str:
+        """How much is done: `1,200 of 2,400 tokens`; of bytes, millions."""
         if not self._unit:
-            return ""
-        of = "" if self._total is None else f" of {'about ' if self._estimated else ''}{self._count(self._total)}"
-        amount = f"{self._count(self._done)}{of} {self._size_unit()[0]}"
-        seconds = now - self._started
-        # In the first half second the rate is mostly start-up.
-        if not self._done or seconds < 0.5:
-            return amount
-        rate = self._done / seconds
-        if self._unit == BYTES:
-            return f"{amount}, {rate / 1e6:,.1f} MB/s"
-        shown = f"{rate:,.0f}" if rate >= 10 else f"{rate:,.1f}"
-        if self._bar is None:
-            return f"{amount}, {shown} {self._unit}/s"
-        return f"{amount}, " + (f"{rate / 1e6:,.1f} M/s" if rate >= 1e6 else f"{shown}/s")
+            return f"{time.monotonic() - self._started:,.0f} s"
+        done, total = [
+            f"{count / 1e6:,.1f}" if self._unit == "bytes" else f"{count:,}" for count in (self._done, self._total or 0)
+        ]
+        of = "" if self._total is None else f" of {total}"
+        return f"{done}{of} {'MB' if self._unit == 'bytes' else self._unit}"
 
-    def _size_unit(self) -> tuple[str, float]:
-        most = max(self._done, self._total or 0)
-        if self._unit != BYTES:
-            return (f"million {self._unit}", 1e6) if most >= MANY else (self._unit, 1)
-        return ("GB", 1e9) if most >= 1e9 else ("MB", 1e6)
-
-    def _count(self, steps: int) -> str:
-        size = self._size_unit()[1]
-        return f"{steps:,}" if size == 1 else f"{steps / size:,.1f}"
-
-    def _line(self, now: float) -> None:
+    def _line(self) -> None:
         from rich.text import Text
 
-        seconds, left = now - self._started, ""
-        share = self._done / self._total if self._total else None
-        # The fraction is ahead of the steps, since it counts units that are being built. Once all steps are done, they
-        # are exact.
-        if self._fraction is not None and self._total != self._done:
-            share = self._fraction
-            left = f", {share:.0%}"
-        if share:  # a bar has a column for the time left
-            left += f", about {max(0.0, 1 - share) * seconds / share:,.0f} s left"
-        amount = self._amount(now) or f"{seconds:,.0f} s"
-        self._console.print(Text(f"{self._what}: {amount}{left}"), soft_wrap=True)
+        # Once all steps are done, they are exact; a share is ahead of them, since it counts units that are being built.
+        share = "" if self._share is None or self._total == self._done else f", {self._share:.0%}"
+        self._last, self._printed = time.monotonic(), self._done
+        self._console.print(Text(f"{self._what}: {self._amount()}{share}"), soft_wrap=True)
 
     def _finish(self) -> None:
-        # So that a log's last line of a phase has the final count. A phase that was never printed was short.
-        if self._printed not in (None, self._done):
-            self._total = self._fraction = None
-            self._line(time.monotonic())
-        self._what = ""
-        self._printed = None
+        if self._printed not in (None, self._done):  # so that a log's last line of a phase has the final count
+            self._total = self._share = None
+            self._line()
+        self._what, self._printed = "", None
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -318,23 +271,6 @@ class ShownProgress(Progress):
             if kind is not None:
                 self._printed = None  # an interrupted phase has no final count
             self._finish()
-
-
-def _columns(unit: str) -> list[Any]:
-    from rich.progress import BarColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.table import Column
-    from rich.text import Text
-
-    class Left(TimeRemainingColumn):
-        def render(self, task: Task) -> Text:
-            """The time left, or the time that has passed where the total is not known."""
-            return TimeElapsedColumn().render(task) if task.total is None else super().render(task) + " left"
-
-    columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
-    if not unit:
-        return [*columns, TimeElapsedColumn()]
-    left = Left(table_column=Column(no_wrap=True))  # in a narrow terminal, the bar gets shorter
-    return [*columns, BarColumn(), TextColumn("{task.fields[amount]}"), left]
 
 
 def key_values(title: str, rows: list[tuple[str, str]]) -> Table:

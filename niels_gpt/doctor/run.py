@@ -138,9 +138,9 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
         counters.merge(part)
         how.progress.advance(part.sums["rows"])
-        # The total of a file of lines is not known: after a quarter of its bytes, it is four times the rows so far.
+        # The number of rows in a file of lines is not known, the share of its bytes is.
         if how.sample is None and (fraction := opened.fraction_read(counters.sums["tokens"])):
-            how.progress.expect(int(counters.sums["rows"] / fraction))
+            how.progress.reached(fraction)
     copies.finish(counters, opened.splits)
     # A wrong pattern or an empty file must not be reported as "nothing found".
     if not counters.sums["rows"]:

@@ -227,9 +227,9 @@ class _Conversations:
             counts["tokens"] += len(rows.ids)
             counts["trained_tokens"] += int(np.count_nonzero(rows.weights))
             progress.advance(len(rows.ids))
-            # The total is an estimate from the rows so far: 3,000 tokens in 10 of 100 rows are about 30,000 in all.
-            if how.limit is not None:
-                progress.expect(counts["tokens"] * (n_rows(self.source, how) or 1) // max(1, counts["rows"]))
+            # How many tokens the first rows have is not known before they are read.
+            if how.limit is not None and (rows_in_all := n_rows(self.source, how)):
+                progress.reached(min(1.0, counts["rows"] / rows_in_all))
         return counts
 
 

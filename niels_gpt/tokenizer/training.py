@@ -141,7 +141,7 @@ def sample_of(
         sample.add(line)
         progress.advance(1)
         if sample.seen % LINES_REPORTED == 0 and (fraction := count.fraction()):
-            progress.expect(int(sample.seen / fraction))
+            progress.reached(fraction)
     return sample
 
 

@@ -29,7 +29,7 @@ def built(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     place = tmp_path_factory.mktemp("built")
     chats, notes = chats_file(), notes_dir()
     for kind, given, out in (
-        (("build"), chats, "episodes"),
+        (("build",), chats, "episodes"),
         (("build", "--kind", "sft"), chats, "sft"),
         (("build", "--kind", "pretrain"), notes, "pretrain"),
     ):

@@ -234,7 +234,7 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
     template = tmp_path / "chat.jinja"
     template.write_text(PARTIAL)
     given: tuple[Any, ...] = (chats, "--tokenizer", folder_of("llama-3"), "--renderer", "llama-3", "--val-frac", 0)
-    for number, command in enumerate([("build"), ("build", "--kind", "sft")]):
+    for number, command in enumerate([("build",), ("build", "--kind", "sft")]):
         built = run_cli(*command, *given, "--out", tmp_path / f"told{number}")
         assert built.returncode == 0, built.stderr
         assert "1 rows: reasoning_content is not written" in " ".join((built.stdout + built.stderr).split())

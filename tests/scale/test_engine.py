@@ -211,9 +211,9 @@ def test_the_command_line(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) 
     for kind in (["build", "--kind", "sft"], ["build"]):
         results = []
         for name, more in (("a", []), ("b", ["--workers", 2, "--unit-bytes", 30_000])):
-            done = run_cli(*kind, *common, "--out", f"{kind[0]}-{name}", *more, cwd=tmp_path)
+            done = run_cli(*kind, *common, "--out", f"{kind[-1]}-{name}", *more, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
-            results.append(digests(tmp_path / f"{kind[0]}-{name}"))
+            results.append(digests(tmp_path / f"{kind[-1]}-{name}"))
         assert results[0] == results[1]
     refused = run_cli("build", "--kind", "sft", *common, "--out", "c", "--ray-address", "here", cwd=tmp_path)
     assert refused.returncode == 2
