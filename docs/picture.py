@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from niels_gpt.cli.demo_steps import run_demo
+from niels_gpt.cli.demo import run_demo
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.terminal_view import show_view
 from niels_gpt.progress import SILENT

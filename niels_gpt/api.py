@@ -243,7 +243,7 @@ def build(
             every turn on the ids with which it was produced.
         images: the folder of the images in conversations; the renderer needs a processor, which is loaded from where
             the tokenizer is.
-        format: the shape of the rows; default as they look (`niels-gpt formats`).
+        format: the shape of the rows; default as they look (`niels-gpt build --help` lists them).
         mapping: which columns of the rows hold what, and what their roles mean: `niels_gpt.sources.mapping.RowMapping`.
         workers: processes; the bytes do not depend on it.
         options: of `build_episodes`, `build_preferences`, `build_sft_cache` or `build_pretrain_cache`: val_frac, seed,
@@ -394,7 +394,7 @@ def convert(
     """A dataset of ours in another trainer's format (`to`), or another program's as episodes (`source_format`).
 
     Args:
-        to, source_format: one of both; `niels-gpt formats` lists the names.
+        to, source_format: one of both; `niels-gpt export --help` and `import --help` list them.
         options: of `niels_gpt.export.export` or `niels_gpt.imports.import_episodes`.
 
     Returns:

@@ -10,14 +10,13 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
 from rich.console import Console
 
-from niels_gpt.cli.main import COMMANDS
+from niels_gpt.cli.main import COMMANDS, function_of
 from niels_gpt.explorer.example import ExampleView, TokenView
 from niels_gpt.explorer.terminal_view import show_view
 from niels_gpt.samples import chats_file, notes_dir
@@ -59,7 +58,7 @@ def test_version() -> None:
 def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str) -> None:
     """The list of commands is literal, so that it imports none of them; it says what they say."""
     told = COMMANDS[name]
-    found = getattr(import_module(told.module), told.name)
+    found = function_of(name)
     own = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)
     assert " ".join(own.split("\n\n")[0].split()) == told.line
 
@@ -195,7 +194,7 @@ def test_a_closed_pipe_is_no_failure(page: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("arguments", "code"), [("formats", 0), ("formats nope", 2)])
+@pytest.mark.parametrize(("arguments", "code"), [("rules", 0), ("rules nope", 2)])
 def test_without_standard_streams_the_exit_code_says_what_happened(arguments: str, code: int) -> None:
     """As under a service manager that closes them; Python then has None in place of a stream."""
     program = Path(sys.executable).parent / "niels-gpt"

@@ -26,7 +26,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_the_demo_shows_every_step(demo: tuple[Path, str]) -> None:
     _, printed = demo
-    for part in ("2,000 pieces", "y[:, :-1] == x[:, 1:]", "targets trained", "loss share", "--kind sft chats.jsonl"):
+    for part in (
+        "2,000 pieces",
+        "y[:, :-1] == x[:, 1:]",
+        "targets trained",
+        "loss share",
+        "niels-gpt build chats.jsonl",
+    ):
         assert part in printed
 
 

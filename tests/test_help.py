@@ -81,16 +81,6 @@ def test_renderers_list_every_family_and_every_option() -> None:
     assert (refused.returncode, "did you mean 'qwen3" in refused.stderr) == (2, True)
 
 
-def test_formats_list_inputs_exports_and_imports() -> None:
-    listed = as_json("formats")
-    inputs = ["messages", "sharegpt", "alpaca", "prompt_completion", "anthropic", "gemini", "harmony"]
-    assert [entry["name"] for entry in listed["inputs"]] == inputs
-    assert {"hf", "trl", "megatron"} <= {entry["name"] for entry in listed["exports"]}
-    assert {"hf", "tokens"} <= {entry["name"] for entry in listed["imports"]}
-    page = run_cli("formats").stdout
-    assert "assistant_masks=" in page
-
-
 def test_rules_are_those_of_the_doctor() -> None:
     assert as_json("rules") == as_json("doctor", "--rules")
     assert as_json("rules", "double-bos") == as_json("doctor", "--explain", "double-bos")

@@ -6,7 +6,6 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -16,7 +15,7 @@ import typer
 from niels_gpt import ranges
 from niels_gpt.cache.build_all import Settings, plan
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
-from niels_gpt.cli.main import COMMANDS, app
+from niels_gpt.cli.main import COMMANDS, app, function_of
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.errors import UsageError
@@ -35,8 +34,8 @@ WORDS = {"--to": "hf", "--from": "hf", "--tokenizer": "nowhere", "--out": "out"}
 
 def commands() -> Iterator[tuple[tuple[str, ...], Callable[..., Any]]]:
     """Every command of the command line: its words, and the function behind it."""
-    for name, told in COMMANDS.items():
-        found = getattr(import_module(told.module), told.name)
+    for name in COMMANDS:
+        found = function_of(name)
         if not isinstance(found, typer.Typer):
             yield (name,), found
             continue

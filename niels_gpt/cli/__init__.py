@@ -5,7 +5,7 @@
     main.py           the names of all commands; each module is imported when its command is run
     entry.py          the console script, which ends quietly after Ctrl-C
 
-    demo.py           demo, whose steps are in demo_steps.py
+    demo.py           demo
     tokenizer.py      tokenizer train
     datasets.py       info, verify, pack: of a dataset of any kind; and what a build prints at its end
     build.py          build; recipes.py is its part for recipes
@@ -13,7 +13,7 @@
     show.py           show and render
     explore.py        explore                                     exchange.py         export, import, publish, fetch
     doctor.py         doctor                                      doctor_template.py  doctor template
-    catalogue.py      renderers, formats, rules
+    catalogue.py      renderers, rules
 
     options.py        options that several commands share
     paths.py          checks of paths before anything is loaded

@@ -282,9 +282,10 @@ def build(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier build wrote.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Build a dataset of any kind from files, or what a recipe describes. Run it again to continue.
+    """Build a dataset of any kind from files, or what a recipe describes.
 
-    Conversations become episodes, rows with chosen and rejected preferences, texts a pretraining cache.
+    Conversations become episodes, rows with chosen and rejected preferences, texts a pretraining cache. Run it again to
+    continue.
 
     Example: niels-gpt build chats.jsonl --tokenizer ~/models/Qwen3-8B --out ep
 

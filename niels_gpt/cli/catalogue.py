@@ -1,4 +1,4 @@
-"""`niels-gpt renderers | formats | rules`: lists of all renderers, formats and rules, as tables and as JSON."""
+"""`niels-gpt renderers | rules`: lists of all renderers and rules, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from niels_gpt.cli.options import Json
@@ -19,8 +18,6 @@ from niels_gpt.cli.terminal import out, print_json, table_of
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from niels_gpt.export.formats import Format
-    from niels_gpt.export.preferences import PreferenceFormat
 
 # Descriptions of options whose config class has no section "Attributes:".
 _HELP = {
@@ -54,7 +51,7 @@ def renderers(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List all renderers with their models and options; with NAME the options of one: type, default and meaning.
+    """List all renderers with their models; with NAME the options of one.
 
     Families without a grammar are rendered through their own chat template: listed with the parsers that read them and
     with what is proven. Options are set with --renderer-option NAME=VALUE in every command that renders.
@@ -214,53 +211,6 @@ def _type_name(annotation: Any) -> str:
     return " or ".join(_TYPES.get(part, str(part)) for part in parts)
 
 
-def formats(as_json: Json = False) -> None:
-    """List all formats: shapes of conversations that are read (--format), exports (--to) and imports (--from).
-
-    Example: niels-gpt formats
-    """
-    from niels_gpt.export.preferences import PREFERENCE_FORMATS
-    from niels_gpt.export.registry import FORMATS
-    from niels_gpt.imports.run import FORMATS as IMPORTS
-    from niels_gpt.sources.rows.shapes import DIALECTS, FORMS
-
-    every: list[Format | PreferenceFormat] = [*FORMATS.values(), *PREFERENCE_FORMATS.values()]
-    exports = [
-        {"name": each.name, "about": each.title, "mask": each.mask, "packs": each.packs, "options": each.options}
-        for each in every
-    ]
-    imports = [{"name": each.name, "about": each.title} for each in IMPORTS.values()]
-    forms = [
-        {"name": name, "about": "rows with " + " and ".join("/".join(key) for key in shape.needs)}
-        for name, shape in FORMS.items()
-    ]
-    inputs = [
-        {"name": name, "about": f"rows with {' and '.join(key[0] for key in shape.needs)}"}
-        for name, shape in DIALECTS.items()
-    ]
-    if as_json:
-        print_json({"inputs": inputs, "preferences": forms, "exports": exports, "imports": imports})
-        return
-    _print_formats("Conversations are read from (--format)", inputs)
-    _print_formats("niels-gpt build reads (--format)", forms)
-    _print_formats("niels-gpt export --to", exports)
-    _print_formats("niels-gpt import --from", imports)
-
-
-def _print_formats(title: str, entries: list[dict[str, Any]]) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, title=title, title_justify="left")
-    # As wide as `prompt_completion`, the longest name, so that the columns of all four tables are at the same place.
-    table.add_column(style="bold", no_wrap=True, min_width=17)
-    table.add_column(overflow="fold")
-    for entry in entries:
-        about = entry["about"]
-        if entry.get("options"):
-            about += "; --option " + ", ".join(f"{name}=" for name in entry["options"])
-        table.add_row(entry["name"], Text(about))
-    out().print(table)
-    out().print()
-
-
 def rules(
     name: Annotated[
         str | None,
@@ -268,7 +218,7 @@ def rules(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the doctor's rules; with RULE what one means, its usual cause, the fix, and public threads about it.
+    """List the doctor's rules; with RULE what one means, its cause, the fix, and threads.
 
     Example: niels-gpt rules eot-not-trained
     """

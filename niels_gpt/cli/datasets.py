@@ -56,7 +56,7 @@ def info(
     ] = 1024,
     as_json: Json = False,
 ) -> None:
-    """Print what a dataset was built from, its counts, how long its rows are, and what packing would fill.
+    """Print what a dataset was built from, its counts, and how long its rows are.
 
     Reads manifests and indices, and no tokens.
 
@@ -144,7 +144,9 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 for faults.
+    """Read every byte of a dataset, and compare it with what was written.
+
+    Then every record, token and mask is checked. Exit code 3 for faults.
 
     Example: niels-gpt verify episodes/chats
     """
@@ -183,7 +185,9 @@ def pack(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write episodes as packed rows, contiguous on disk: the batches of `packing=True` from flat files, without a plan.
+    """Write episodes as packed rows, contiguous on disk.
+
+    The batches of `packing=True` are then read from flat files, without a plan.
 
     Example: niels-gpt pack chats --sequence-length 2048 --out packed
     """

@@ -37,7 +37,7 @@ def demo(
     ] = Path("niels-gpt-demo"),
     seed: Seed = DEFAULT_SEED,
 ) -> None:
-    """Run the main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.
+    """Run the main job on bundled samples: tokenizer, caches, batches, an example, counts.
 
     Example: niels-gpt demo --out /tmp/demo
     """
@@ -65,7 +65,11 @@ def run_demo(out: Path, *, seed: int, console: Console, progress: Progress) -> N
     console.print(f"{tokenizer.model_path}: {tokenizer.vocab_size:,} pieces; sentinels: {special}", soft_wrap=True)
 
     console.print(Rule("2. caches", align="left"))
-    budgets = {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS, "val_frac": 0.1}
+    budgets: dict[str, Any] = {
+        "max_train_tokens": UNLIMITED_TOKENS,
+        "max_val_tokens": UNLIMITED_TOKENS,
+        "val_frac": 0.1,
+    }
     place = out / "tokenizer"
     notes = ng.build(notes_dir(), out / "pretrain/notes", place, shuffle_buffer=100, **budgets, **options)
     chats = ng.build(chats_file(), out / "sft/chats", place, kind="sft", **options)

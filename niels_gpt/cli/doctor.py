@@ -234,7 +234,9 @@ def doctor(
     ] = None,
     rules: Annotated[bool, typer.Option("--rules", help="List all rules, as `niels-gpt rules`.")] = False,
 ) -> None:
-    """Find faults that the loss curve does not show: masks, ends of turns, templates, tool calls, packing, drift.
+    """Find faults that the loss curve does not show, in data, masks and templates.
+
+    Masks, ends of turns, templates, tool calls, packing and drift are judged.
 
     Exit codes: 0 clean, 1 findings at or above --fail-on, 2 wrong usage, 3 data that cannot be read, 4 (with --strict
     or --fail-on not-judged) no such finding, but rules that were not judged. Without these two options such a report

@@ -43,7 +43,7 @@ def doctor_serving(
     row_format: RowFormat = None,
     as_json: Json = False,
 ) -> None:
-    """Ask a running inference server for the tokens of prompts, and compare them with what is trained.
+    """Compare a running server's tokens with what is trained.
 
     vLLM, SGLang, llama.cpp's server and TGI tell ids; of any other OpenAI-compatible server, such as `transformers
     serve`, only the number of tokens is compared, which is weaker. Probe conversations are compared, CHATS up to their

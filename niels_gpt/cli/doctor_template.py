@@ -38,7 +38,9 @@ def doctor_template(
     every: Annotated[bool, typer.Option("--all", help="Show all probes.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Judge a chat template: the message of each character, and what the model emits, on more than 100 conversations.
+    """Judge a chat template: the message of each character, and what the model emits.
+
+    It is tried on more than 100 conversations.
 
     Every probe conversation is rendered as builds render it, with two letters of each text replaced, which shows where
     each text is. The result must be what a proof gives of the conversation itself: all letters of its contents are

@@ -126,7 +126,7 @@ ExportFormat = Annotated[
     typer.Option(
         "--to",
         metavar="FORMAT",
-        help=f"{', '.join(EXPORTS)}; `niels-gpt formats` describes them.",
+        help="; ".join(f"{each.name}: {each.title}" for each in EXPORTS.values()) + ".",
         **one_of("--to", EXPORTS),
     ),
 ]
@@ -144,7 +144,9 @@ def export_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write a cache or episodes in another trainer's format: ids, masks, and how its reader is configured.
+    """Write a dataset in another trainer's format.
+
+    The files, their masks, and a README that says how its reader is configured.
 
     Example: niels-gpt export episodes/chats --to trl --out exports/chats
 
@@ -209,7 +211,12 @@ def import_command(
     ],
     form: Annotated[
         str,
-        typer.Option("--from", metavar="FORMAT", help=f"{', '.join(IMPORTS)}.", **one_of("--from", IMPORTS)),
+        typer.Option(
+            "--from",
+            metavar="FORMAT",
+            help="; ".join(f"{each.name}: {each.title}" for each in IMPORTS.values()) + ".",
+            **one_of("--from", IMPORTS),
+        ),
     ],
     directory: OutDirectory,
     eos_id: Annotated[
@@ -227,7 +234,9 @@ def import_command(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Read a token dataset of another program and write it as episodes, with its mask where it has one.
+    """Read a token dataset of another program, and write it as episodes.
+
+    Its mask is taken where it has one.
 
     Example: niels-gpt import owt --from tokens --dtype uint16 --eos-id 2 --out o
     """
@@ -261,7 +270,9 @@ def publish(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another dataset at URL.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy a finished dataset to a URL; every file is read back, the manifest comes last. Run it again to continue.
+    """Copy a finished dataset to a URL. Run it again to continue.
+
+    Every file is read back, the manifest comes last.
 
     Example: niels-gpt publish episodes/chats s3://bucket/episodes/chats
     """
@@ -287,7 +298,9 @@ def fetch(
         ),
     ] = None,
 ) -> None:
-    """Copy a published dataset to a local directory, which every reader opens, and print its path.
+    """Copy a published dataset to a local directory, and print its path.
+
+    Every reader opens it there.
 
     Example: niels-gpt info $(niels-gpt fetch s3://bucket/episodes/chats)
     """

@@ -55,7 +55,7 @@ def explore(
     port: Annotated[int, typer.Option(help="0 takes any that is free.", **ranges.PORT.option())] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
 ) -> None:
-    """Open a local web page: families side by side, masks token by token, datasets row by row, templates compared.
+    """Open a local web page that shows families, masks, datasets and templates.
 
     Options of the renderer apply to the format that rows are shown in first. It serves until Ctrl-C.
 

@@ -24,144 +24,67 @@ class Command(NamedTuple):
     """Where a command, or a group of them, is defined.
 
     Attributes:
+        place: its module in `niels_gpt.cli`, and its name there.
         line: the first paragraph of its own help, repeated here so that listing imports nothing; a test compares them.
         panel: the heading under which `niels-gpt --help` lists it.
     """
 
-    module: str
-    name: str
+    place: str
     line: str
     panel: str
-    settings: Mapping[str, Any] = MappingProxyType({})
 
 
-_NUMBERS: Final = {"ignore_unknown_options": True}  # -1 is a number here, not an option
 # Headings of `niels-gpt --help`.
 START: Final = "Start here"
 BUILD: Final = "Build datasets"
 LOOK: Final = "Check and look at data"
 MOVE: Final = "Move data to other programs and places"
 LISTS: Final = "What there is to choose from"
+NUMBERS: Final = ("show", "render")  # where -1 is a number, not an option
 
 # In the order of `niels-gpt --help`.
 COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
     {
         "demo": Command(
-            "niels_gpt.cli.demo",
-            "demo",
-            "Run the main job on bundled samples: tokenizer, caches, batches, one example in colour, counts.",
-            START,
+            "demo:demo", "Run the main job on bundled samples: tokenizer, caches, batches, an example, counts.", START
         ),
-        "tokenizer": Command("niels_gpt.cli.tokenizer", "tokenizer_app", "Train a tokenizer.", BUILD),
-        "build": Command(
-            "niels_gpt.cli.build",
-            "build",
-            "Build a dataset of any kind from files, or what a recipe describes. Run it again to continue.",
-            BUILD,
-        ),
-        "pack": Command(
-            "niels_gpt.cli.datasets",
-            "pack",
-            "Write episodes as packed rows, contiguous on disk: the batches of `packing=True` from flat files, without "
-            "a plan.",
-            BUILD,
-        ),
+        "tokenizer": Command("tokenizer:tokenizer_app", "Train a tokenizer.", BUILD),
+        "build": Command("build:build", "Build a dataset of any kind from files, or what a recipe describes.", BUILD),
+        "pack": Command("datasets:pack", "Write episodes as packed rows, contiguous on disk.", BUILD),
         "info": Command(
-            "niels_gpt.cli.datasets",
-            "info",
-            "Print what a dataset was built from, its counts, how long its rows are, and what packing would fill.",
-            LOOK,
+            "datasets:info", "Print what a dataset was built from, its counts, and how long its rows are.", LOOK
         ),
         "verify": Command(
-            "niels_gpt.cli.datasets",
-            "verify",
-            "Read every byte and compare it with what was written; then every record, token and mask. Exit code 3 for "
-            "faults.",
-            LOOK,
+            "datasets:verify", "Read every byte of a dataset, and compare it with what was written.", LOOK
         ),
-        "show": Command(
-            "niels_gpt.cli.show",
-            "show",
-            "Print an example as a training step sees it: trained, context, scaffold and padding in colour.",
-            LOOK,
-            _NUMBERS,
-        ),
-        "render": Command(
-            "niels_gpt.cli.show",
-            "render",
-            "Print a conversation in a model's own format: trained, sampled, context and scaffold in colour.",
-            LOOK,
-            _NUMBERS,
-        ),
+        "show": Command("show:show", "Print an example as a training step sees it, token by token.", LOOK),
+        "render": Command("show:render", "Print a conversation in a model's own format, token by token.", LOOK),
         "explore": Command(
-            "niels_gpt.cli.explore",
-            "explore",
-            "Open a local web page: families side by side, masks token by token, datasets row by row, templates "
-            "compared.",
-            LOOK,
+            "explore:explore", "Open a local web page that shows families, masks, datasets and templates.", LOOK
         ),
         "doctor": Command(
-            "niels_gpt.cli.doctor",
-            "doctor",
-            "Find faults that the loss curve does not show: masks, ends of turns, templates, tool calls, packing, "
-            "drift.",
-            LOOK,
+            "doctor:doctor", "Find faults that the loss curve does not show, in data, masks and templates.", LOOK
         ),
         "doctor template": Command(
-            "niels_gpt.cli.doctor_template",
-            "doctor_template",
-            "Judge a chat template: the message of each character, and what the model emits, on more than 100 "
-            "conversations.",
+            "doctor_template:doctor_template",
+            "Judge a chat template: the message of each character, and what the model emits.",
             LOOK,
         ),
         "doctor serving": Command(
-            "niels_gpt.cli.doctor_serving",
-            "doctor_serving",
-            "Ask a running inference server for the tokens of prompts, and compare them with what is trained.",
-            LOOK,
+            "doctor_serving:doctor_serving", "Compare a running server's tokens with what is trained.", LOOK
         ),
-        "export": Command(
-            "niels_gpt.cli.exchange",
-            "export_command",
-            "Write a cache or episodes in another trainer's format: ids, masks, and how its reader is configured.",
-            MOVE,
-        ),
+        "export": Command("exchange:export_command", "Write a dataset in another trainer's format.", MOVE),
         "import": Command(
-            "niels_gpt.cli.exchange",
-            "import_command",
-            "Read a token dataset of another program and write it as episodes, with its mask where it has one.",
-            MOVE,
+            "exchange:import_command", "Read a token dataset of another program, and write it as episodes.", MOVE
         ),
-        "publish": Command(
-            "niels_gpt.cli.exchange",
-            "publish",
-            "Copy a finished dataset to a URL; every file is read back, the manifest comes last. Run it again to "
-            "continue.",
-            MOVE,
-        ),
-        "fetch": Command(
-            "niels_gpt.cli.exchange",
-            "fetch",
-            "Copy a published dataset to a local directory, which every reader opens, and print its path.",
-            MOVE,
-        ),
+        "publish": Command("exchange:publish", "Copy a finished dataset to a URL. Run it again to continue.", MOVE),
+        "fetch": Command("exchange:fetch", "Copy a published dataset to a local directory, and print its path.", MOVE),
         "renderers": Command(
-            "niels_gpt.cli.catalogue",
-            "renderers",
-            "List all renderers with their models and options; with NAME the options of one: type, default and "
-            "meaning.",
-            LISTS,
-        ),
-        "formats": Command(
-            "niels_gpt.cli.catalogue",
-            "formats",
-            "List all formats: shapes of conversations that are read (--format), exports (--to) and imports (--from).",
-            LISTS,
+            "catalogue:renderers", "List all renderers with their models; with NAME the options of one.", LISTS
         ),
         "rules": Command(
-            "niels_gpt.cli.catalogue",
-            "rules",
-            "List the doctor's rules; with RULE what one means, its usual cause, the fix, and public threads about it.",
+            "catalogue:rules",
+            "List the doctor's rules; with RULE what one means, its cause, the fix, and threads.",
             LISTS,
         ),
     }
@@ -207,16 +130,22 @@ class _Commands(CommandGroup):
         return name, command if name is None else loaded(name), rest
 
 
+def function_of(name: str) -> Any:
+    """The function of a command, or the typer app of a group, imported from its module."""
+    module, _, function = COMMANDS[name].place.partition(":")
+    return getattr(import_module(f"niels_gpt.cli.{module}"), function)
+
+
 def loaded(name: str) -> Any:
     """The click command of this name, imported from its module."""
-    entry = COMMANDS[name]
-    defined = getattr(import_module(entry.module), entry.name)
+    defined = function_of(name)
     # typer makes commands of functions only inside an app.
     holder = App()
     if isinstance(defined, typer.Typer):
         holder.add_typer(defined, name=name)
     else:
-        holder.command(name, context_settings=dict(entry.settings))(defined)
+        settings = {"ignore_unknown_options": True} if name in NUMBERS else {}
+        holder.command(name, context_settings=settings)(defined)
     # Without any callback, typer turns an app with a single command into the command itself, and `niels-gpt demo`
     # would not be found by its name.
     holder.callback()(lambda: None)

@@ -76,7 +76,9 @@ def show(
     table: TokenTable = True,
     as_json: Json = False,
 ) -> None:
-    """Print an example as a training step sees it: trained, context, scaffold and padding in colour.
+    """Print an example as a training step sees it, token by token.
+
+    Trained, context, scaffold and padding are coloured.
 
     PATH is a cache, episodes or a file of conversations. A row of a cache or of episodes was rendered when it was
     built; a conversation is rendered now, with --tokenizer and the options under "Rendering".
@@ -143,7 +145,9 @@ def render(
     table: TokenTable = True,
     as_json: Json = False,
 ) -> None:
-    """Print a conversation in a model's own format: trained, sampled, context and scaffold in colour.
+    """Print a conversation in a model's own format, token by token.
+
+    Trained, sampled, context and scaffold are coloured.
 
     Without --renderer it is a family where the tokenizer's name, config.json and control tokens prove one, else its
     chat template; a line on stderr says which.

@@ -67,7 +67,7 @@ class Tokenize:
         max_length: the most tokens of a row without packing.
         too_long: what becomes of conversations with more tokens than a row: "head", "tail", "drop_partial_turn" (see
             `format.fitting.check_policy`), "skip", or "error".
-        format: the shape of the rows, one of `niels-gpt formats`; default as the first row looks.
+        format: the shape of the rows, one of `sources.rows.shapes`; default as the first row looks.
         on_bad_rows: "error", or "drop": leave rows out that cannot be rendered; each batch logs how many and why.
         allow_partial: use renderings whose attribution is only partial, see docs/attribution.md.
         on_unwritten: what becomes of rows with a text that the format has no place for, see `RenderingPolicy`; each
