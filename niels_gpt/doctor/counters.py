@@ -40,9 +40,9 @@ class Counters:
         sums: numbers that rules add up over the whole input, by name.
         milder: severities of rules whose hits are too few for their own.
         hashes, numbers: hash and number of every row, 8 bytes each, to find duplicates.
-        trained_turns: keys of every trained assistant turn, 8 bytes each; 41 a turn where formats move system texts.
-        untrained_turns, untrained_kinds: key, row and kind of every assistant turn that is not trained although its row
-            trains another one, 24 bytes each. See `rules.untrained`.
+        trained_turns: keys of every trained assistant turn, 8 bytes each.
+        untrained_turns: key and row of every assistant turn that is not trained although its row trains another one,
+            16 bytes each. See `rules.masks`.
     """
 
     def __init__(self, max_evidence: int) -> None:
@@ -54,7 +54,6 @@ class Counters:
         self.numbers: list[npt.NDArray[np.int64]] = []
         self.trained_turns: list[npt.NDArray[np.uint64]] = []
         self.untrained_turns: list[npt.NDArray[np.uint64]] = []
-        self.untrained_kinds: list[npt.NDArray[np.int64]] = []
 
     def add(
         self, rule: str, evidence: Iterable[Evidence], *, count: int | None = None, rows: int | None = None
@@ -112,7 +111,6 @@ class Counters:
         self.numbers += later.numbers
         self.trained_turns += later.trained_turns
         self.untrained_turns += later.untrained_turns
-        self.untrained_kinds += later.untrained_kinds
 
     def keep_frequent(self, rule: str, remark: float, warning: float) -> None:
         """Drop the hits of a rule if they are fewer than `remark`; make it a remark if fewer than `warning`."""

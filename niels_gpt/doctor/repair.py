@@ -24,10 +24,11 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
 from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.report import Report
-from niels_gpt.doctor.rows import covered
+from niels_gpt.doctor.rows import counts_in, covered
+from niels_gpt.doctor.rules.masks import without_empty_thoughts
 from niels_gpt.doctor.rules.tokenizers import served_and_missing
 from niels_gpt.doctor.slices import decoded
-from niels_gpt.doctor.view import Scope, TurnMasks, View, without_empty_thoughts
+from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import UsageError
 from niels_gpt.inputs.columns import IDS, STARTS, Places, columns_of, ids_name, token_rows
 from niels_gpt.inputs.rows import Bools
@@ -39,23 +40,19 @@ from niels_gpt.store.masks import IGNORE_INDEX, MASK_COLUMNS
 # Rules whose finding is a wrong mask, which is repaired to what the model samples.
 OF_MASKS: Final = (
     "mask-missing",
-    "row-without-mask",
     "mask-all-one",
     "mask-shifted",
     "padding-trained",
     "user-tokens-trained",
     "tool-results-trained",
     "header-trained",
-    "supplied-trained",
     "packed-start-trained",
     "eot-not-trained",
     "eot-masked-as-padding",
     "labels-preshifted",
 )
 REWRITTEN: Final = frozenset(("labels-foreign",))
-WITHOUT: Final = frozenset(("mask-missing", "row-without-mask"))
-# Rows without a mask train empty think blocks if other rows do, and if there are no others.
-THINK_AS: Final = frozenset(("empty-think-trained", "mask-missing"))
+WITHOUT: Final = frozenset(("mask-missing",))
 
 
 @dataclass
@@ -159,6 +156,8 @@ def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) 
     """The rows of ids that can be used, their masks repaired where a rule of `OF_MASKS` fires."""
     found = {finding.rule for finding in report.findings}
     wanted = found & set(OF_MASKS)
+    # Rows without a mask train empty think blocks if other rows do, and if there are no others.
+    with_thoughts = "empty-think-trained" in found or not report.trained_tokens
     for numbers, payload in opened.slices():
         for number, record in zip(numbers.tolist(), decoded(payload), strict=True):
             if isinstance(record, Rejected) or not isinstance(record.value, Mapping):
@@ -177,7 +176,7 @@ def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) 
             counters = Counters(1)
             view = judge_rows(View(rows, scope, counters))
             fired = sorted(wanted & ({*counters.hits} | (WITHOUT if rows.trained is None else set())))
-            expected = _expected(view, with_empty_thoughts=bool(found & THINK_AS)) if fired else None
+            expected = _expected(view, with_empty_thoughts=with_thoughts) if fired else None
             row = dict(record.value)
             # Other labels than the ids may be anything, but where the mask is repaired they are written anew, too.
             fired += sorted(REWRITTEN & {*counters.hits})
@@ -229,7 +228,7 @@ def _expected(view: View, *, with_empty_thoughts: bool) -> Bools | None:
     if view.rows.trained is not None or not with_empty_thoughts:
         answers = without_empty_thoughts(view, layout, answers)
     # A row may train its last answer only, on purpose: which turns it trains is not repaired.
-    touched = TurnMasks.of(view, answers).touched
+    touched = counts_in(view.trained, answers.start, np.minimum(answers.end, answers.sampled_end + 1)) > 0
     if view.rows.trained is None or not touched.any():
         touched = np.ones(len(answers), dtype=np.bool_)
     answers = answers.select(touched)

@@ -187,7 +187,7 @@ def cases() -> list[Case]:
                 if planted or share == 2
             ),
             *(
-                Case("last-turn-only", f, partial(_last_turns, each, f, planted), planted)
+                Case("turns-untrained", f, partial(_last_turns, each, f, planted), planted)
                 for f in PLAIN
                 for each in ((1,) if planted else (1, 10))
             ),

@@ -33,7 +33,6 @@ WITH_BOS = ("llama-3", "gemma", "mistral")
 WITH_TAIL = ("chatml", "gemma", "minimax-m2")
 THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
-LONE_TAGS = ("glm-5", "glm-5.3", "kimi-k2.5", "nemotron-3")  # of an empty think block the model samples the end alone
 HEADERS = ("chatml", "qwen2.5", "llama-3", "gemma")
 MANY = (
     "user-tokens-trained",
@@ -202,12 +201,6 @@ def in_some(plant: Plant, family: str, given: list[Sample]) -> Any:
     made = samples(family, chats(20))
     whole, some = rows(made[2:]), made[:2]
     return [*plant(family, some), *whole]
-
-
-def in_few(plant: Plant, family: str, given: list[Sample]) -> Any:
-    """The bug in one of fifty rows, which have one turn each."""
-    made = samples(family, chats(50, turns=1))
-    return [*plant(family, made[:1]), *rows(made[1:])]
 
 
 def _one_sample_a_turn(family: str, planted: bool, _: Path) -> Report:
@@ -413,8 +406,7 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     # The next opener ends their turns, and is not trained.
     ("mask-shifted", ("glm-4.5", "glm-5"), shifted_left, ()),
     ("mask-shifted", ("glm-4.5",), shifted_right, ()),
-    # In a part of the rows also where the mask might as well leave out `</think>` on purpose.
-    *(("mask-shifted", LONE_TAGS, partial(some, shifted_right), ()) for some in (in_some, in_few)),
+    ("mask-shifted", ("kimi-k2.5",), partial(in_some, shifted_right), ()),
     # An empty think block, of which the prompt has all but the end.
     ("mask-shifted", ("qwen3.5", "qwen3.6", "qwen3.8"), shifted_right, ()),
     ("eot-not-trained", PLAIN, without_stop, ()),
@@ -423,13 +415,13 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("user-tokens-trained", PLAIN, user_trained, ()),
     ("header-trained", PLAIN, header_trained, ()),
     ("mask-holes", PLAIN, holes, ()),
-    ("last-turn-only", PLAIN, last_only, ()),
-    ("last-turn-only", ("chatml", "llama-3", "deepseek-v3", "gemma"), partial(in_some, last_only), ()),
-    ("first-turn-only", (*PLAIN, "gemma"), first_only, ()),
-    ("first-turn-only", (*PLAIN, "gemma"), partial(in_some, first_only), ()),
+    ("turns-untrained", PLAIN, last_only, ()),
+    ("turns-untrained", ("chatml", "llama-3", "deepseek-v3", "gemma"), partial(in_some, last_only), ()),
+    ("turns-untrained", (*PLAIN, "gemma"), first_only, ()),
+    ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, first_only), ()),
     # The next opener ends turns, so that nothing ends the last one.
-    ("first-turn-only", ("glm-4.5", "glm-5", "glm-5.3"), first_only, ()),
-    ("first-turn-only", ("glm-4.5", "glm-5", "glm-5.3"), partial(in_some, first_only), ()),
+    ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), first_only, ()),
+    ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), partial(in_some, first_only), ()),
     ("turns-untrained", (*PLAIN, "gemma"), middle_untrained, ()),
     ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, middle_untrained), ()),
     # The forged answer begins with the space before a word.
@@ -456,7 +448,7 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
         "begins-mid-turn",
         ("chatml", "gemma", "qwen2.5"),
         partial(in_some, one_stream),
-        ("truncated-mid-turn", "attention-crosses", "row-without-mask"),
+        ("truncated-mid-turn", "attention-crosses", "mask-missing"),
     ),
     (
         "begins-mid-turn",
@@ -479,8 +471,8 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("packing-lengths", WITH_BOS, shifted_lengths, ()),
     ("packing-lengths", PLAIN, positions_that_run_on, ()),
     ("unusable-row", PLAIN, ragged, ()),
-    ("row-without-mask", PLAIN, partial(in_some, without_labels), ()),
-    ("row-without-mask", PLAIN, partial(in_some, with_empty_labels), ()),
+    ("mask-missing", PLAIN, partial(in_some, without_labels), ()),
+    ("mask-missing", PLAIN, partial(in_some, with_empty_labels), ()),
     ("empty-row", PLAIN, empty, ()),
     ("duplicate-row", PLAIN, twice, ()),
     ("id-out-of-range", PLAIN, outside, ()),
@@ -524,14 +516,17 @@ def _special(planted: bool) -> list[Case]:
         ),
         *(Case("tool-results-trained", f, partial(_tools, f, planted), planted) for f in WITH_TOOLS),
         *(
-            Case("supplied-trained", f, partial(_supplied, f, planted), planted)
+            Case("header-trained", f, partial(_supplied, f, planted), planted)
             for f in ("qwen3.5", "nemotron-3", "minimax-m2")
         ),
         *(
             Case("empty-think-trained", f, partial(_empty, f, planted), planted)
             for f in ("qwen3", "glm-4.5", "kimi-k2")
         ),
-        *(Case("last-turn-only", f, partial(_one_sample_a_turn, f, planted), planted) for f in ("qwen3", "nemotron-3")),
+        *(
+            Case("turns-untrained", f, partial(_one_sample_a_turn, f, planted), planted)
+            for f in ("qwen3", "nemotron-3")
+        ),
         *(Case("loss-share", f, partial(_share, f, planted), planted) for f in PLAIN),
         *(Case("over-long", f, partial(_long, f, planted), planted) for f in PLAIN),
         *(

@@ -74,7 +74,7 @@ def test_odd_conversations_of_another_tool_are_no_error(family: str) -> None:
     ]
     report = diagnose(rows, renderer=renderer_of(family))
     assert report.rules("error") == []
-    assert not {"mask-holes", "header-trained", "supplied-trained", "tail-trained"} & set(report.rules())
+    assert not {"mask-holes", "header-trained", "tail-trained"} & set(report.rules())
 
 
 def slow_turns(ids: list[int]) -> list[tuple[int, int, int, int]]:

@@ -1,4 +1,9 @@
-"""Every rule finds what was planted for it, and nothing else does."""
+"""Every rule finds what was planted for it, and nothing else does.
+
+Given up when masks became a table of kinds, 7 of 505 planted datasets: a mask shifted to the right in a part of the
+rows, where it might as well leave out the `</think>` of an empty block on purpose (glm-5 and glm-5.3 twice each,
+kimi-k2.5 in one row of fifty, nemotron-3 twice). In all rows such a mask is not told apart either.
+"""
 
 from __future__ import annotations
 

@@ -124,8 +124,8 @@ def test_rows_without_a_mask_are_found_alone_and_in_whole_slices(
     for row in (made[3], *made[200:580]):
         row["labels"] = None
     report = diagnose(form(made, tmp_path), renderer=renderer_of("chatml"), fix=tmp_path / "out.jsonl")
-    assert report.rules("warning") == ["row-without-mask"]
-    found = report.finding("row-without-mask")
+    assert report.rules("warning") == ["mask-missing"]
+    found = report.finding("mask-missing")
     assert found is not None
     assert found.rows == 381
     assert [evidence.row for evidence in found.evidence] == [3, 200, 201, 202, 203]
@@ -139,7 +139,7 @@ def test_labels_that_are_no_numbers_are_not_taken_for_none() -> None:
     del made[4]["labels"]
     report = diagnose(made, renderer=renderer_of("chatml"))
     found = {finding.rule: [evidence.row for evidence in finding.evidence] for finding in report.findings}
-    assert found == {"unusable-row": [3], "row-without-mask": [4]}
+    assert found == {"unusable-row": [3], "mask-missing": [4]}
 
 
 def test_a_column_that_no_row_fills_is_no_mask(tmp_path: Path) -> None:

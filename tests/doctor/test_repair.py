@@ -171,7 +171,7 @@ def test_rows_in_memory_may_hold_arrays(tmp_path: Path) -> None:
     plain[1]["labels"] = np.zeros(0, np.int64)
     report = report_on("qwen2.5", plain, fix=tmp_path / "out.jsonl")
     assert report.repaired is not None
-    assert report.repaired["repaired"] == {"row-without-mask": 1}
+    assert report.repaired["repaired"] == {"mask-missing": 1}
     written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert written == given
 

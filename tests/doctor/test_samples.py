@@ -89,7 +89,7 @@ def test_the_samples_are_no_error_as_ids_of_another_tool(family: str) -> None:
     renderer = renderer_of(family)
     report = diagnose(rendered_rows(renderer), renderer=renderer)
     assert report.rules("error") == []
-    assert not {"header-trained", "mask-holes", "supplied-trained", "tail-trained"} & set(report.rules())
+    assert not {"header-trained", "mask-holes", "tail-trained"} & set(report.rules())
 
 
 @families
@@ -364,4 +364,4 @@ def test_untrained_turns_are_found_where_a_template_leaves_turns_open() -> None:
         kept = zip(made.labels(allow_partial=True), made.message_indices, strict=True)
         rows.append({"input_ids": made.token_ids, "labels": [t if owner == last else -100 for t, owner in kept]})
     # That no stop is proven is a finding of its own.
-    assert diagnose(rows, renderer=renderer).rules("warning") == ["last-turn-only", "attribution-partial"]
+    assert diagnose(rows, renderer=renderer).rules("warning") == ["turns-untrained", "attribution-partial"]

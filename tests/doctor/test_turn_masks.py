@@ -171,14 +171,10 @@ def test_masks_of_megatron_bridge_belong_to_the_targets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["glm-5", "kimi-k2.5", "nemotron-3"])
 def test_a_mask_may_leave_out_the_end_of_an_empty_think_block_in_all_rows(family: str) -> None:
-    """Only where most rows train it, a row that does not is shifted."""
     given = samples(family, chats(40, turns=1))
     for sample in given:
         sample.trained[sample.bodies[0][0]] = False
     assert "mask-shifted" not in report_on(family, rows(given)).rules()
-    given = samples(family, chats(40, turns=1))
-    few = [*map(shifted, given[:4]), *given[4:]]
-    assert found(report_on(family, rows(few))) == {"mask-shifted": 4}
 
 
 def test_texts_begin_with_a_system_turn_where_the_template_writes_no_bos(tmp_path: Path) -> None:

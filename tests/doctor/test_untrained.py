@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
-import numpy as np
 from rich.console import Console
 
 from niels_gpt.doctor import Report, diagnose
@@ -24,7 +23,7 @@ from tests.doctor.made import samples as samples_of
 from tests.renderers.tiny_families import renderer_of
 
 Rows = list[dict[str, Any]]
-FOUND = {"last-turn-only", "first-turn-only", "turns-untrained"}
+FOUND = {"turns-untrained"}
 SYSTEM: Any = {"role": "system", "content": "Be a lighthouse"}
 
 
@@ -79,33 +78,12 @@ def test_samples_of_short_turns_train_each_other(family: str) -> None:
         assert several > 0
 
 
-@pytest.mark.parametrize("family", ["llama-3", "gpt-oss", "gemma", "mistral"])
-def test_questions_that_end_alike_are_told_apart(family: str) -> None:
-    """Multiple choice: every answer of one letter is trained somewhere, after another question with the same end."""
-    rng = np.random.default_rng(4)
-
-    def asked() -> list[Any]:
-        return turn(f"What is {rng.integers(10**6)} modulo four? Answer with a number.", str(rng.integers(4)))
-
-    rows = last_turns(renderer_of(family), [[*asked(), *asked(), *asked()] for _ in range(40)])
-    assert "last-turn-only" in diagnose(rows, renderer=renderer_of(family)).rules()
-
-
-def test_where_a_system_text_moves_questions_are_told_apart_by_their_ends() -> None:
-    renderer = renderer_of("mistral")
-    words = ["red", "blue", "green", "black", "white", "brown", "pink", "grey"]
-    conversations = [
-        [SYSTEM, *turn(f"Is it {words[n]}", "No"), *turn(f"Is it {words[n + 1]} or {n}", "No")] for n in range(7)
-    ]
-    assert "last-turn-only" in diagnose(last_turns(renderer, conversations), renderer=renderer).rules()
-
-
 def test_answers_that_end_alike_are_told_apart() -> None:
     """The same question, answered otherwise in each row: a turn is not trained because another answer to it is."""
     renderer = renderer_of("llama-3")
     named = [turn("Name an animal", f"The {animal} is one.") for animal in ("fox", "owl", "hen", "ant")]
     rows = last_turns(renderer, [[*named[0], *named[1]], [*named[2], *named[3]]])
-    assert "last-turn-only" in diagnose(rows, renderer=renderer).rules()
+    assert "turns-untrained" in diagnose(rows, renderer=renderer).rules()
     # And where the very same turn is trained in another row, it is trained.
     rows += last_turns(renderer, [named[0], named[2]])
     assert not FOUND & set(diagnose(rows, renderer=renderer).rules())
@@ -126,7 +104,7 @@ def test_the_turn_that_a_longest_length_cut_may_be_left_out_of_the_loss(family: 
     assert not FOUND & set(diagnose(cut, renderer=renderer).rules())
     # Shorter rows were not cut: the same turns left out of these are found.
     shorter = [{"input_ids": list(range(20, 30)) * width, "labels": [-100] * 10 * width}]
-    assert "first-turn-only" in diagnose([*cut, *shorter], renderer=renderer).rules()
+    assert "turns-untrained" in diagnose([*cut, *shorter], renderer=renderer).rules()
 
 
 @pytest.mark.parametrize("family", ["qwen3.5", "qwen3.8", "nemotron-3"])

@@ -20,7 +20,7 @@ EXHIBIT = Exhibit(
     "average.",
     caught="Sampled tokens are those after the generation prompt, whatever it contains, and renderers know their "
     "own prompt. The doctor asks the renderer what its prompt prefills and looks for it in the loss.",
-    rules=("supplied-trained", "header-trained", "empty-think-trained"),
+    rules=("header-trained", "empty-think-trained"),
     threads=("NVIDIA-NeMo/Automodel#3739",),
 )
 
@@ -35,7 +35,7 @@ def naive(renderer: Any, messages: list[dict[str, Any]]) -> tuple[list[int], lis
 
 def test_naive() -> None:
     for family, reasons, named in (
-        ("qwen3.5", True, ["header-trained", "supplied-trained"]),  # <think> and the newline behind it
+        ("qwen3.5", True, ["header-trained"]),  # <think> and the newline behind it
         ("qwen3", False, ["empty-think-trained"]),
     ):
         made = chats(turns=1, reasons=reasons)
