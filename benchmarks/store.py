@@ -171,10 +171,11 @@ def _write(folder: Path) -> Path:
 
 def _loader(path: str | Path, cache: Path | None) -> Any:
     import niels_gpt as ng
+    from niels_gpt.episodes import Sampling
 
     options: dict[str, Any] = {} if cache is None else {"cache_dir": cache}
     shape: dict[str, Any] = {"batch_size": BATCH, "sequence_length": WIDTH - 1, "pad_token_id": PAD}
-    return ng.loader(path, shuffle_shards=4, **shape, **options)
+    return ng.loader(path, sampling=Sampling(shuffle_shards=4), **shape, **options)
 
 
 def _items(dataset: Path) -> Iterable[dict[str, Any]]:

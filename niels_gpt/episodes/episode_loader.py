@@ -19,7 +19,7 @@ pretraining caches, whose rows are windows of neighbouring tokens.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict, Unpack
 
@@ -65,10 +65,6 @@ class EpisodeKeywords(TypedDict, total=False):
     epoch_shuffle: bool | None
     epoch_drop_last: bool | None
     epoch_seed: int | None
-    weight_by: str | None
-    weights: Mapping[str, float] | None
-    temperature: float | None
-    shuffle_shards: int | None
     sampling: Sampling | None
     too_long: str | None
     packing: bool | None
@@ -79,16 +75,9 @@ class EpisodeKeywords(TypedDict, total=False):
     shard_cache: ShardCache | None
 
 
-# Those that a config may set, too.
-_OF_CONFIGS: Final[tuple[str, ...]] = (
-    "use_loss_mask",
-    "pad_token_id",
-    "episode_min_tokens",
-    "batch_sampling_mode",
-    "epoch_shuffle",
-    "epoch_drop_last",
-    "epoch_seed",
-)
+# Those that a config may set, too; the first four are also fields of a `Sampling`.
+_ORDER: Final = ("batch_sampling_mode", "epoch_shuffle", "epoch_drop_last", "epoch_seed")
+_OF_CONFIGS: Final = (*_ORDER, "use_loss_mask", "pad_token_id", "episode_min_tokens")
 
 
 class GPTEpisodeDataLoader(Loader[Batch]):
@@ -103,17 +92,12 @@ class GPTEpisodeDataLoader(Loader[Batch]):
             directory to proportion. A URL names published episodes in a store, whose shards are downloaded as they
             are needed; these cannot be mixed in proportions.
         use_loss_mask: return masks if the dataset has them; default yes.
-        sampling: order and proportions in one value, in place of the eight keywords that follow.
         batch_sampling_mode: "epoch" (default): every episode once an epoch; "random": drawn with replacement.
         epoch_shuffle, epoch_drop_last, epoch_seed: order of an epoch; with `epoch_drop_last=False` its last batch is
             filled up with empty rows, which hold padding only. Without masks `get_batch` returns `(x, y)`, in which
             empty rows are targets like any other; the mask of `next_batch` is 0 on them.
-        weight_by, weights: draw train rows by "type" or "source" (of `episodes.parquet`) or "dataset" in proportion to
-            `weights`. Proportions are exact over an epoch; batches cross the ends of epochs, so that nothing is
-            dropped. Val is never weighted. Exact numbers of rows are the `phases` of a `Sampling`.
-        temperature: in place of `weights`: a group of n rows weighs n ** (1 / temperature); 1 is by size, a large one
-            makes all alike. Without `weight_by`, of the datasets.
-        shuffle_shards: shuffle rows within windows of so many shards, see `Sampling`; default 8 for a URL.
+        sampling: order and proportions of the train split in one value, in place of these four. Proportions are exact
+            over an epoch; batches cross the ends of epochs, so that nothing is dropped. Val is never weighted.
         pad_token_id: fills rows; padding is known by position, so this may be the id of a real token.
         episode_min_tokens: shorter episodes are left out.
         too_long: what becomes of episodes with more than block_size + 1 tokens: "head", "tail", "drop_partial_turn",
@@ -149,8 +133,6 @@ class GPTEpisodeDataLoader(Loader[Batch]):
     ) -> None:
         super().__init__()
         given = check_keywords(type(self).__name__, keywords, self.keywords)
-        if (sampling := given.pop("sampling", None)) is not None:
-            given |= sampling.as_keywords(given)
         settings: dict[str, Any] = {name: given[name] for name in _OF_CONFIGS if name in given}
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", settings)
         self.packing = check_flag(given.get("packing", False), "packing")
@@ -165,10 +147,14 @@ class GPTEpisodeDataLoader(Loader[Batch]):
             )
         self._names, mixture = parse_dataset_dirs(dataset_dir)
         self._dirs, self._streamed = open_urls(self._names, given.get("shard_cache"))
-        if self._streamed:  # to read it all in one order would need all of it here
-            given.setdefault("shuffle_shards", SHUFFLE_SHARDS)
-        # After the directories, because a mapping of directories is a mixture by dataset.
-        self._sampling = Sampling.of(self.config, mixture, given)
+        sampling = given.get("sampling")
+        if sampling is not None and (both := [name for name in _ORDER if name in given]):
+            raise UsageError(f"sampling and {' and '.join(both)} are given; put all of it into the Sampling")
+        sampling = Sampling.of(self.config) if sampling is None else sampling
+        sampling = sampling if mixture is None else sampling.mixed(mixture)
+        if self._streamed and sampling.shuffle_shards is None:  # all in one order would need all of it here
+            sampling = replace(sampling, shuffle_shards=SHUFFLE_SHARDS)
+        self._sampling = sampling
         self.rank, self.world_size = ranks(given.get("rank"), given.get("world_size"))
         self._splits = self._open_splits(given.get("too_long"))
         for opened in self._splits.values():
@@ -226,7 +212,7 @@ class GPTEpisodeDataLoader(Loader[Batch]):
 
     def _open(self, split: str) -> EpisodeSource:
         """See `Loader`."""
-        opened, settings = self._splits[split], self.config
+        opened = self._splits[split]
         folders = ", ".join(str(dataset / split) for dataset in opened.datasets)
         if not opened.shards:
             files = "shard_*.bin" if opened.has_windows else "tokens.bin with an episodes.idx"
@@ -239,7 +225,7 @@ class GPTEpisodeDataLoader(Loader[Batch]):
                 f"short and {opened.too_long:,} too long; lower episode_min_tokens, raise block_size, or build with "
                 "more"
             )
-        batching = Batching(self.batch_size, settings.epoch_drop_last, self.rank, self.world_size)
+        batching = Batching(self.batch_size, self._sampling.drop_last, self.rank, self.world_size)
         # With drop_last a val split without one full batch would have none at all, so its only batch is filled up. How
         # many packed rows there are is known only from their plan.
         if batching.drop_last and split == "val" and not self.packing and len(opened) < batching.rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 from niels_gpt.episodes.loader import Loader
@@ -127,7 +126,7 @@ class PreferenceLoader(Loader[PreferenceBatch]):
         order = every_row(len(opened), sampling.seed, shuffle=sampling.shuffle)
         if split == "train" and self._mixture is not None:
             # The groups of several datasets in proportion; val is never weighted.
-            weighted = replace(sampling, weight_by="dataset", weights=self._mixture)
+            weighted = sampling.mixed(self._mixture)
             groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), weighted)
             order = order_of_groups(groups, weighted)
         # A val split smaller than a batch is not dropped as a whole.

@@ -14,6 +14,7 @@ import torch
 
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
+from niels_gpt.episodes.order.sampling import Sampling
 
 LENGTHS = [5, 9, 3, 12, 7, 4, 10, 6, 11, 8, 3, 5, 13, 4, 9, 6, 7, 12, 3, 10, 5, 8, 4]  # 23, of which one is too long
 TYPES = ["chat", "code", "chat", "math", "chat"]  # repeats, so there are groups of different sizes
@@ -59,10 +60,20 @@ def types_for(lengths: Sequence[int] = LENGTHS) -> list[str]:
     return [TYPES[number % len(TYPES)] for number in range(len(lengths))]
 
 
+def with_sampling(options: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a loader, in which proportions and windows of shards have become a `Sampling`."""
+    names = {"weight_by", "weights", "temperature", "shuffle_shards"} & options.keys()
+    order = {"batch_sampling_mode": "mode", "epoch_shuffle": "shuffle", "epoch_drop_last": "drop_last"}
+    order |= {"epoch_seed": "seed"} | {name: name for name in names}
+    fields = {order[name]: value for name, value in options.items() if name in order and value is not None}
+    rest = {name: value for name, value in options.items() if name not in order}
+    return {**rest, "sampling": Sampling(**fields)} if names else options
+
+
 def open_loader(dataset_dir: Any, *, batch_size: int = 2, block_size: int = 12, **options: Any) -> GPTEpisodeDataLoader:
     """A loader of these directories, on the CPU."""
     config = SimpleNamespace(batch_size=batch_size, block_size=block_size, device="cpu")
-    return GPTEpisodeDataLoader(config, None, dataset_dir, pad_token_id=PAD, **options)
+    return GPTEpisodeDataLoader(config, None, dataset_dir, pad_token_id=PAD, **with_sampling(options))
 
 
 def numbers(batches: Iterable[Batch]) -> list[int]:

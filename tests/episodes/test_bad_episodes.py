@@ -203,8 +203,6 @@ def test_a_batch_that_no_machine_can_hold(tmp_path: Path, batch_size: int, block
         {"rank": 0},
         {"world_size": 2},
         {"rank": 2, "world_size": 2},
-        {"weight_by": "type"},
-        {"weights": {"a": 1}},
         {"pad_token_id": 1000, "vocab_size": 1000},
     ],
 )

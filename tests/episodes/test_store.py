@@ -31,6 +31,7 @@ from niels_gpt.store.checksums import file_record
 from niels_gpt.store.shard_cache import ShardCache, StoredFile
 from tests.conftest import REPOSITORY, run_python
 from tests.episodes.made import numbered, write_manifest, write_split
+from tests.episodes.rows import with_sampling
 from tests.episodes.stores import FileServer
 from tests.hub import Hub, Repository
 from tests.scale.stores import s3_server
@@ -85,7 +86,7 @@ def local(store: FileServer, **options: Any) -> GPTEpisodeDataLoader:
 def opened(place: Any, **options: Any) -> GPTEpisodeDataLoader:
     config = {"batch_size": 2, "block_size": 4, "device": "cpu"} | options.pop("config", {})
     return GPTEpisodeDataLoader(
-        config, None, place, **({"pad_token_id": 99, "shuffle_shards": 3, "epoch_seed": 7} | options)
+        config, None, place, **with_sampling({"pad_token_id": 99, "shuffle_shards": 3, "epoch_seed": 7} | options)
     )
 
 
@@ -140,8 +141,9 @@ def test_batches_are_those_of_the_disk(store: FileServer, tmp_path: Path, packin
 
 def test_the_front_door_with_workers(store: FileServer, tmp_path: Path) -> None:
     """Workers are processes of their own, which share the cache; nothing is downloaded twice while it fits."""
-    ours = ng.loader(f"{store.url}/chats", cache_dir=tmp_path / "cache", num_workers=2, shuffle_shards=3, **SHAPE)
-    theirs = ng.loader(store.root / "chats", shuffle_shards=3, **SHAPE)
+    order = Sampling(shuffle_shards=3)
+    ours = ng.loader(f"{store.url}/chats", cache_dir=tmp_path / "cache", num_workers=2, sampling=order, **SHAPE)
+    theirs = ng.loader(store.root / "chats", sampling=order, **SHAPE)
     assert [as_lists(batch) for batch in ours] == [as_lists(batch) for batch in theirs]
     tokens = store.requests("chats/train/*/tokens.bin")
     assert len(tokens) == len(set(tokens)) == SHARDS

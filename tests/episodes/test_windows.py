@@ -21,6 +21,7 @@ from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
 from niels_gpt.store.shard_cache import ShardCache
 from tests.conftest import FakeTokenizer
+from tests.episodes.rows import with_sampling
 from tests.episodes.stores import FileServer
 from tests.export.sources import pretrain_cache, sft_cache
 from tests.scale.stores import faulty_store
@@ -50,7 +51,9 @@ def reference(shards: list[list[int]], length: int = T) -> list[Row]:
 
 def loader(place: Any, **options: Any) -> WindowLoader:
     config = {"batch_size": 2, "block_size": T, "device": "cpu"} | options.pop("config", {})
-    return WindowLoader(config, None, place, **{"pad_token_id": PAD, "vocab_size": 1000, "epoch_seed": 7, **options})
+    return WindowLoader(
+        config, None, place, **with_sampling({"pad_token_id": PAD, "vocab_size": 1000, "epoch_seed": 7, **options})
+    )
 
 
 def rows_of(batches: Any) -> list[Row]:
@@ -186,8 +189,8 @@ def test_windows_from_a_store_are_those_of_the_disk(store: FileServer, cache: Pa
 
 
 def test_the_front_door_reads_windows_from_a_store(store: FileServer, cache: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"batch_size": 2, "sequence_length": T, "seed": 7, "pad_token_id": PAD}
-    options |= {"shuffle_shards": 2, "num_workers": 1}
+    options: dict[str, Any] = {"batch_size": 2, "sequence_length": T, "pad_token_id": PAD}
+    options |= {"sampling": Sampling(seed=7, shuffle_shards=2), "num_workers": 1}
     opened = ng.loader(f"{store.url}/web", cache_dir=tmp_path / "kept", **options)
     assert rows_of(opened) == rows_of(ng.loader(cache, **options))
 

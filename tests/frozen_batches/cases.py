@@ -27,6 +27,7 @@ from niels_gpt.episodes import EpisodeWriter, GPTDataLoader, GPTEpisodeDataLoade
 from niels_gpt.scale.publish import publish
 from niels_gpt.store.schema import PlacedImage
 from tests.episodes.made import write_manifest, write_split
+from tests.episodes.rows import with_sampling
 from tests.export.sources import pretrain_cache, sft_cache
 from tests.preferences.made import built, pairs, ranked
 
@@ -168,7 +169,7 @@ def episodes(name: str, *, T: int, B: int, **options: Any) -> Callable[[Path], I
 
     def batches(folder: Path) -> Iterator[Any]:
         config = {"batch_size": B, "block_size": T, "device": "cpu"}
-        loader = GPTEpisodeDataLoader(config, None, folder / name, pad_token_id=999, **options)
+        loader = GPTEpisodeDataLoader(config, None, folder / name, pad_token_id=999, **with_sampling(options))
         n = 12 if options.get("batch_sampling_mode") == "random" else 2 * loader.steps_per_epoch() + 1
         return iter([loader.next_batch() for _ in range(n)])
 
@@ -210,7 +211,7 @@ def streamed(name: str, world: int) -> Callable[[Path], Iterator[Any]]:
     def batches(folder: Path) -> Iterator[Any]:
         options: dict[str, Any] = {"rank": world - 1, "world_size": world, "pad_token_id": 250, "epochs": 2}
         url, cache = f"file://{folder}/store/{name}", folder / f"cache-{world}"
-        kind = {} if name == "windows" else {"shuffle_shards": 2}
+        kind: dict[str, Any] = {} if name == "windows" else {"sampling": Sampling(shuffle_shards=2)}
         return iter(ng.loader(url, batch_size=2, sequence_length=9, cache_dir=cache, **kind, **options))
 
     return batches

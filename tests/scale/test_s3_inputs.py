@@ -12,6 +12,7 @@ pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 import fsspec
 
 import niels_gpt as ng
+from niels_gpt.episodes import Sampling
 from niels_gpt.store.kinds import open_meta
 from tests.conftest import run_cli
 from tests.scale.builds import write_chats, write_texts
@@ -79,7 +80,12 @@ def test_episodes_from_a_bucket_to_a_bucket_to_batches(s3: str, tmp_path: Path, 
     assert remote == local
     published = run_cli("publish", tmp_path / "remote", f"{s3}/episodes/chats", cwd=tmp_path)
     assert published.returncode == 0, published.stderr
-    shape: dict[str, Any] = {"batch_size": 4, "sequence_length": 64, "pad_token_id": 0, "shuffle_shards": 2}
+    shape: dict[str, Any] = {
+        "batch_size": 4,
+        "sequence_length": 64,
+        "pad_token_id": 0,
+        "sampling": Sampling(shuffle_shards=2),
+    }
     ours = ng.loader(f"{s3}/episodes/chats", cache_dir=tmp_path / "cache", num_workers=2, **shape)
     theirs = ng.loader(tmp_path / "local", **shape)
     batches = [(batch.x, batch.y, batch.mask) for batch in theirs]

@@ -36,21 +36,12 @@ WEIGHT_COLUMNS: Final = ("type", "source", "dataset")
 MODES: Final = ("epoch", "random")
 SHUFFLE_SHARDS: Final = 8  # default number of shards in a window of a dataset in a store
 
-# The fields of `Sampling` that a config may set too, and what configs and keywords of loaders call them.
-_CONFIG_NAMES: Final = {
-    "mode": "batch_sampling_mode",
-    "shuffle": "epoch_shuffle",
-    "drop_last": "epoch_drop_last",
-    "seed": "epoch_seed",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """In which order and proportions a loader draws the rows of its train split.
 
-    A loader takes it as `sampling=`, in place of its keywords `batch_sampling_mode`, `epoch_...`, `weight_by` and so
-    on. A `Sampling` is complete: it also replaces the config's values of these.
+    A loader takes it as `sampling=`, in place of `batch_sampling_mode` and `epoch_...` of its keywords and config.
 
     Args:
         mode: "epoch": every row once an epoch, or in proportion; "random": drawn with replacement, without epochs.
@@ -81,14 +72,23 @@ class Sampling:
     phases: Sequence[Mapping[str, int]] | None = None
 
     def __post_init__(self) -> None:
-        self._name_groups_by_text()  # first: a message below shows the names
-        if self.weight_by is None and self._set_among("temperature", "phases"):
+        # Names of groups become text: datasets may be named by paths. The class is frozen.
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _named_by_text(self.weights, "weights"))
+        if self.phases is not None:
+            # A mapping can be iterated, too: one phase that was not put into a list would be read as its names.
+            phases = [self.phases] if isinstance(self.phases, Mapping | str) else self.phases
+            found = tuple(_named_by_text(phase, "each of a list of phases") for phase in phases)
+            if phases is not self.phases:
+                raise UsageError(f"phases is {shown(self.phases)}; expected a list of mappings")
+            object.__setattr__(self, "phases", found)
+        proportions = [name for name in ("weights", "temperature", "phases") if vars(self)[name] is not None]
+        if self.weight_by is None and proportions in (["temperature"], ["phases"]):
             object.__setattr__(self, "weight_by", "dataset")  # the one column that every dataset has
         if self.mode not in MODES:
             raise UsageError(f"mode is {self.mode!r}; expected {' or '.join(MODES)}")
         if self.weight_by is not None and self.weight_by not in WEIGHT_COLUMNS:
             raise UsageError(f"weight_by is {self.weight_by!r}; expected one of {', '.join(WEIGHT_COLUMNS)}")
-        proportions = self._set_among("weights", "temperature", "phases")
         if len(proportions) > 1:
             names = " and ".join(proportions)
             raise UsageError(f"{names} are given; each decides the proportions, so pass one of them")
@@ -107,87 +107,41 @@ class Sampling:
             ranges.SHUFFLE_SHARDS.whole(self.shuffle_shards)
             # Rows of a group may be in any shard, so drawing them would need all shards at once.
             if self.mode == "random" or self.weight_by is not None:
-                found = "mode 'random'" if self.mode == "random" else f"weight_by {self.weight_by!r}"
+                chosen = "mode 'random'" if self.mode == "random" else f"weight_by {self.weight_by!r}"
                 raise UsageError(
-                    f"found shuffle_shards, or a dataset in a store, and {found}; rows that are read shard by shard "
+                    f"found shuffle_shards, or a dataset in a store, and {chosen}; rows that are read shard by shard "
                     "are read once an epoch, without proportions. Read the dataset from the disk (niels-gpt fetch "
                     "URL), without shuffle_shards"
                 )
 
-    def _name_groups_by_text(self) -> None:
-        """Names of groups become text: datasets may be named by paths."""
-        if self.weights is not None:
-            if not isinstance(self.weights, Mapping):
-                raise UsageError(f"weights is {shown(self.weights)}; expected a mapping from names to numbers")
-            object.__setattr__(self, "weights", _named_by_text(self.weights))  # the class is frozen
-        if self.phases is None:
-            return
-        # A mapping can be iterated, too: one phase that was not put into a list would be read as its names.
-        if (
-            isinstance(self.phases, Mapping)
-            or not isinstance(self.phases, Sequence)
-            or not all(isinstance(phase, Mapping) for phase in self.phases)
-        ):
-            raise UsageError(
-                f"phases is {shown(self.phases)}; expected a list of mappings from names to numbers of rows"
-            )
-        object.__setattr__(self, "phases", tuple(map(_named_by_text, self.phases)))
-
-    def _set_among(self, *names: str) -> list[str]:
-        return [name for name in names if vars(self)[name] is not None]
-
-    def as_keywords(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """The loader's keywords that mean the same, and that are set.
-
-        Args:
-            keywords: those that the loader's caller passed beside the `Sampling`.
-
-        Raises:
-            UsageError: one of them is among these.
-        """
-        names = {_CONFIG_NAMES.get(name, name): name for name in vars(self)}
-        if both := [name for name in names if name in keywords]:
-            raise UsageError(f"sampling and {' and '.join(both)} are given; put all of it into the Sampling")
-        return {name: value for name, field in names.items() if (value := vars(self)[field]) is not None}
-
     @classmethod
-    def of(cls, settings: TrainingConfig, mixture: Mapping[str, float] | None, keywords: Mapping[str, Any]) -> Sampling:
-        """The sampling that a loader's resolved settings, mixture and keywords ask for.
-
-        Args:
-            mixture: the proportion of each dataset, where `dataset_dir` is a mapping.
-            keywords: those of the loader that are set; of these `weight_by` and what follows it in `Sampling` count.
-
-        Raises:
-            UsageError: they contradict each other.
-        """
-        names = ("weight_by", "weights", "temperature", "shuffle_shards", "phases")
-        values = {name: keywords[name] for name in names if name in keywords}
-        if mixture is not None:
-            if "weight_by" in values or "weights" in values:
-                raise UsageError("dataset_dir gives proportions and weight_by or weights too; expected one of them")
-            # `dataset_dir={"a": 0.7, "b": 0.3}` is short for weights by dataset.
-            values |= {"weight_by": "dataset", "weights": mixture}
+    def of(cls, settings: TrainingConfig) -> Sampling:
+        """The order that a config asks for, without proportions."""
         return cls(
             mode=settings.sampling_mode,
             shuffle=settings.epoch_shuffle,
             drop_last=settings.epoch_drop_last,
             seed=settings.epoch_seed,
-            **values,
         )
+
+    def mixed(self, mixture: Mapping[str, float]) -> Sampling:
+        """The same with the proportions of a `dataset_dir` that is a mapping, such as `{"a": 0.7, "b": 0.3}`.
+
+        Raises:
+            UsageError: it has proportions already.
+        """
+        if self.weight_by is not None:
+            raise UsageError("dataset_dir gives proportions and the Sampling too; expected one of them")
+        return replace(self, weight_by="dataset", weights=mixture)
 
     def unweighted(self) -> Sampling:
         """The same order without proportions, as val is read."""
-        return Sampling(
-            mode=self.mode,
-            shuffle=self.shuffle,
-            drop_last=self.drop_last,
-            seed=self.seed,
-            shuffle_shards=self.shuffle_shards,
-        )
+        return replace(self, weight_by=None, weights=None, temperature=None, phases=None)
 
 
-def _named_by_text(numbers: Mapping[Any, Any]) -> dict[str, Any]:
+def _named_by_text(numbers: Any, what: str) -> dict[str, Any]:
+    if not isinstance(numbers, Mapping):
+        raise UsageError(f"{what} is {shown(numbers)}; expected a mapping from names to numbers")
     return {str(name): number for name, number in numbers.items()}
 
 
@@ -315,30 +269,24 @@ def order_of_groups(found: EpisodeGroups, sampling: Sampling) -> Order:
         UsageError: an epoch would hold no row of some group.
     """
     groups = [Group(name, rows) for name, rows in found.members.items()]
-    if found.phases:
-        return _phases(groups, found.phases, sampling)
     sizes = {group.name: len(group.members) for group in groups}
-    weight_of = found.proportions or {}
-    if sampling.temperature is not None:
-        weight_of = by_temperature(sizes, sampling.temperature)
-    if sampling.mode == "random":
-        # Drawing with replacement needs shares only; no epoch has to be divided exactly.
-        return random_rows(groups, [float(weight_of[group.name]) for group in groups], sampling.seed)
-    parts = shares(weight_of, sum(sizes.values()))
-    unseen = [name for name, rows in parts.items() if not rows]
-    if unseen:
+    phases = found.phases
+    if not phases:
+        weight_of = found.proportions or {}
+        if sampling.temperature is not None:
+            weight_of = by_temperature(sizes, sampling.temperature)
+        if sampling.mode == "random":
+            # Drawing with replacement needs shares only; no epoch has to be divided exactly.
+            return random_rows(groups, [float(weight_of[group.name]) for group in groups], sampling.seed)
+        phases = [shares(weight_of, sum(sizes.values()))]
+    if unseen := [name for name in sizes if not any(phase[name] for phase in phases)]:
         raise UsageError(
-            f"an epoch of {sum(parts.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
+            f"an epoch of {sum(sizes.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
             "one; raise the weight, pass exact rows as phases, or give 0 to leave it out"
         )
-    return mixed_rows(groups, [[parts[group.name] for group in groups]], sampling.seed, shuffle=sampling.shuffle)
-
-
-def _phases(groups: Sequence[Group], phases: Sequence[Mapping[str, int]], sampling: Sampling) -> Order:
-    empty = [group.name for group in groups if not len(group.members)]
-    if empty:
+    if empty := [name for name, size in sizes.items() if not size]:
         raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
-    if (rows := sum(_rows_of_phases(phases).values())) > MAX_LENGTH:
+    if (rows := sum(sum(phase.values()) for phase in phases)) > MAX_LENGTH:
         raise UsageError(f"an epoch of {shown(rows)} rows; expected at most 2**62: lower the phases")
     numbers = [[phase[group.name] for group in groups] for phase in phases]
     return mixed_rows(groups, numbers, sampling.seed, shuffle=sampling.shuffle)
