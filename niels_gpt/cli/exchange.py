@@ -28,8 +28,8 @@ from niels_gpt.errors import CacheError, without_passwords
 from niels_gpt.export.formats import SHARD_TOKENS, Format
 from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 from niels_gpt.export.registry import FORMATS
-from niels_gpt.imports.formats import DTYPES
 from niels_gpt.imports.run import FORMATS as IMPORTS
+from niels_gpt.inputs.token_formats import DTYPES
 from niels_gpt.scale.fetch import fetch as fetch_dataset
 from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.publish import publish as publish_dataset

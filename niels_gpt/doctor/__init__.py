@@ -3,11 +3,10 @@
 How a diagnosis runs::
 
     diagnose(source)                                     run.py          (options.py: which rows, and how)
-      open_input -> Opened                               open_input.py   what the input is, and its rows in slices
-                                                         token_files.py  token files of other programs
+      open_input -> Opened                               niels_gpt.inputs: what the input is, and its rows in slices
       Context.for_input -> tokenizer, renderer, layout   context.py      (layouts/)
-      examine_slices: for every slice, in workers        examine.py      (slices.py)
-        chat_rows, token_rows, rows_of -> rows           rows.py, columns.py, stored.py
+      examine_slices: for every slice, in workers        examine.py
+        chat_rows, inputs.parts.token_parts -> rows      rows.py, inputs/rows.py
         View: turns, padding, mask of these rows         view.py         (layouts/)
         rules -> Counters                                rules/, counters.py (evidence.py)
       Counters.merge, in the order of the input

@@ -10,12 +10,12 @@ from niels_gpt.doctor.context import is_renderer, renderer_for
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import examine_slices
 from niels_gpt.doctor.layouts.probes import PROBES, AnyRenderer
-from niels_gpt.doctor.open_input import Opened, is_tokenizer
 from niels_gpt.doctor.options import DiagnoseOptions
 from niels_gpt.doctor.rows import ChatRow, chat_rows
 from niels_gpt.doctor.rules import RULES, drift
-from niels_gpt.doctor.slices import Slice, decoded
 from niels_gpt.errors import TemplateError, UsageError
+from niels_gpt.inputs.opened import Opened, is_tokenizer
+from niels_gpt.inputs.parts import Slice, decoded
 from niels_gpt.messages import normalise
 
 Sides = tuple[AnyRenderer, AnyRenderer]
@@ -102,6 +102,6 @@ class Comparison:
         counters = Counters(self.max_evidence)
         counters.sums["rows"] = len(numbers)
         # Rows that are no conversations become hits, as in a diagnosis, and are not compared.
-        chats = chat_rows(numbers, decoded(payload), self.dialect, counters)
+        chats = chat_rows(numbers, decoded(numbers, payload), self.dialect, counters)
         counters.sums["tokens"] = drift.check(*self.sides, chats, counters)
         return counters

@@ -21,7 +21,6 @@ from niels_gpt.doctor.examine import Examination
 from niels_gpt.doctor.layouts.inference import NO_TEMPLATE, infer_layout, layout_without_template
 from niels_gpt.doctor.layouts.layout import Layout, sentinel_layout
 from niels_gpt.doctor.layouts.probes import AnyRenderer
-from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rules import (
     RULES,
     Need,
@@ -35,9 +34,9 @@ from niels_gpt.doctor.rules import (
     turns,
     vocabulary,
 )
-from niels_gpt.doctor.stored import sentinels_of
 from niels_gpt.doctor.view import Scope
 from niels_gpt.errors import Mismatch, TemplateError, UsageError
+from niels_gpt.inputs.opened import Opened
 from niels_gpt.ranges import EXAMINED_LENGTH
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.loss import LossOn
@@ -88,10 +87,11 @@ class Context:
         if template is not None or renderer is not None:
             raise UsageError("a template or renderer without a tokenizer; pass --tokenizer (tokenizer=) too")
         context = cls(None, None, None)
-        if opened.form in ("cache", "episodes"):
+        if opened.dataset is not None:
             # A dataset of ours may record its sentinels, which are all that its format writes.
-            special, size = sentinels_of(opened.stored), opened.stored.vocab_size
-            if special and size:
+            special, size = opened.dataset.special_token_ids, opened.dataset.vocab_size
+            # With other names the rules about sentinels would judge the wrong tokens.
+            if set(special) == {"sys", "usr", "asst", "eot"} and size:
                 context.layout, context.sentinels = sentinel_layout(special, size), special
         return context
 
@@ -150,7 +150,7 @@ class Context:
         if opened.holds_preferences and opened.dataset is not None:
             if sampled:  # `check_stored` reads every group of the dataset
                 return
-            preferences.check_stored(opened.stored, list(opened.splits), max_length, counters)
+            preferences.check_stored(opened.dataset, list(opened.splits), max_length, counters)
         preferences.finish(counters, opened.name)
         if masks.share_is_unusual(counters):
             # The share is one number over all rows, so there is no row to show.
@@ -267,10 +267,10 @@ def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
     Raises:
         Mismatch: with the sha256 of both.
     """
-    if opened.form not in ("cache", "episodes"):
+    if opened.dataset is None:
         return
     # Another program's episodes record no checksum, so they are taken as they are.
-    built, passed = opened.stored.tokenizer_sha256, encoder.fingerprints["tokenizer"]
+    built, passed = opened.dataset.tokenizer_sha256, encoder.fingerprints["tokenizer"]
     if built is not None and built != passed:
         raise Mismatch(
             f"{opened.name}: built with tokenizer {built[:12]} but examined with {passed[:12]} ({encoder.name}); pass "

@@ -17,12 +17,10 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from niels_gpt.doctor.columns import token_parts
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.probes import AnyRenderer
-from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, ChatRow, Turns, chat_rows
 from niels_gpt.doctor.rules import (
     calls,
@@ -35,10 +33,10 @@ from niels_gpt.doctor.rules import (
     turns,
     vocabulary,
 )
-from niels_gpt.doctor.slices import Slice, Stored, decoded
-from niels_gpt.doctor.stored import rows_of
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import MessageError
+from niels_gpt.inputs.opened import Opened
+from niels_gpt.inputs.parts import Slice, decoded, token_parts
 from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 from niels_gpt.interrupts import sigint_blocked
 from niels_gpt.messages import is_untrained, weight_of
@@ -132,26 +130,16 @@ class Examination:
         counters = Counters(self.max_evidence)
         numbers, payload = part
         counters.sums["rows"] += len(numbers)
-        if isinstance(payload, Stored):
-            # Rows are numbered through all splits; with 10 rows of train, number 12 is row 2 of val.
-            splits = list(self.opened.splits)
-            before = sum(self.opened.splits[name] for name in splits[: splits.index(payload.split)])
-            rows = rows_of(self.opened.stored, payload.split, numbers - before, numbers)
-            # A damaged index may have rows without ids, which a `View` must not hold.
-            filled = rows.lengths > 0
-            for row in np.flatnonzero(~filled).tolist():
-                counters.add("empty-row", [Evidence(row=int(rows.numbers[row]), where=rows.wheres[row], note="no ids")])
-            judge_rows(View(rows if filled.all() else rows.select(filled), self.scope, counters))
-        elif self.opened.kind == "tokens":
-            parts, misfits = token_parts(numbers, payload)
+        if self.opened.kind == "tokens":
+            parts, misfits = token_parts(numbers, payload, self.opened.dataset)
             for misfit in misfits:
                 counters.add(misfit.rule, [Evidence(row=misfit.number, where=misfit.where, note=misfit.note)])
             for rows in parts:
                 judge_rows(View(rows, self.scope, counters))
         elif self.opened.kind == "preferences":
-            preferences.check(numbers, decoded(payload), self.opened.dialect, counters)
+            preferences.check(numbers, decoded(numbers, payload), self.opened.dialect, counters)
         else:
-            self._examine_chats(numbers, decoded(payload), counters)
+            self._examine_chats(numbers, decoded(numbers, payload), counters)
         return counters
 
     def _examine_chats(self, numbers: Int64s, records: Sequence[Record | Rejected], counters: Counters) -> None:

@@ -17,10 +17,10 @@ from typing import Any, Final, Literal
 
 import numpy.typing as npt
 
-from niels_gpt.doctor.columns import rows_of_batch
 from niels_gpt.doctor.report import Report
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.errors import DataError, InputError, UsageError
+from niels_gpt.inputs.memory import rows_of_batch
 
 BATCHES: Final = 2
 COLUMNS: Final = ("input_ids", "labels", "attention_mask", "position_ids")

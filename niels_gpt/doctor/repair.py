@@ -22,15 +22,15 @@ import numpy as np
 from niels_gpt.doctor.context import Context
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.examine import judge_rows
-from niels_gpt.doctor.open_input import Opened
 from niels_gpt.doctor.report import Report
 from niels_gpt.doctor.rows import counts_in, covered
 from niels_gpt.doctor.rules.masks import without_empty_thoughts
 from niels_gpt.doctor.rules.tokenizers import served_and_missing
-from niels_gpt.doctor.slices import decoded
 from niels_gpt.doctor.view import Scope, View
 from niels_gpt.errors import UsageError
 from niels_gpt.inputs.columns import IDS, STARTS, Places, columns_of, ids_name, token_rows
+from niels_gpt.inputs.opened import Opened
+from niels_gpt.inputs.parts import decoded
 from niels_gpt.inputs.rows import Bools
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.inputs import Rejected
@@ -93,7 +93,7 @@ def check_target(opened: Opened, path: Path) -> None:
         )
     if path.suffix != ".jsonl":
         raise UsageError(f"{path}: repaired rows are written as JSON lines; name a .jsonl file")
-    if any(file.resolve() == path.resolve() for file in opened.files):
+    if any(isinstance(file, Path) and file.resolve() == path.resolve() for file in opened.files):
         raise UsageError(f"{path} is the input itself; name another file")
 
 
@@ -159,7 +159,7 @@ def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) 
     # Rows without a mask train empty think blocks if other rows do, and if there are no others.
     with_thoughts = "empty-think-trained" in found or not report.trained_tokens
     for numbers, payload in opened.slices():
-        for number, record in zip(numbers.tolist(), decoded(payload), strict=True):
+        for number, record in zip(numbers.tolist(), decoded(numbers, payload), strict=True):
             if isinstance(record, Rejected) or not isinstance(record.value, Mapping):
                 done.left_out["unusable-row"] += 1
                 continue

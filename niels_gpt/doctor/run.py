@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.doctor.columns import batch_rows
 from niels_gpt.doctor.comparing import compare_formats, open_sides
 from niels_gpt.doctor.context import Conditions, Context, is_renderer
 from niels_gpt.doctor.copies import Copies, is_split
 from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.evidence import SEVERITIES
 from niels_gpt.doctor.examine import Examination, examine_slices
-from niels_gpt.doctor.open_input import Opened, is_tokenizer, open_input
 from niels_gpt.doctor.options import EVIDENCE, DiagnoseOptions
 from niels_gpt.doctor.repair import check_target, repair, repair_stops
 from niels_gpt.doctor.report import Finding, Report, Silenced
 from niels_gpt.doctor.rules import RULES, Rule, data, masks, tokenizers
-from niels_gpt.doctor.token_files import ends_of
 from niels_gpt.errors import InputError, UsageError
+from niels_gpt.inputs.memory import batch_rows
+from niels_gpt.inputs.opened import Opened, is_tokenizer, open_input
+from niels_gpt.inputs.token_files import ends_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.seeds import DEFAULT_SEED
@@ -118,7 +118,7 @@ def _diagnose_rows(
     if opened.token_files is not None and (tokenizer is not None or is_renderer(renderer)):
         # These files do not record which ids end documents; the tokenizer says which may.
         ends = ends_of(renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer))
-        opened = replace(opened, token_files=replace(opened.token_files, ends=ends))
+        opened = replace(opened, content=replace(opened.token_files, ends=ends))
     if how.fix is not None:  # before the input is read, which may take an hour
         check_target(opened, Path(how.fix))
     context = Context.for_input(opened, tokenizer, template, renderer, date)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from niels_gpt.doctor.open_input import open_input
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import Dataset, Filter, NoSuchRow
@@ -19,6 +18,7 @@ from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.requests import PAGE_ROWS, Browse, Compare, Export, Open, Render, Sample, Train
 from niels_gpt.explorer.sample_stats import SampleStats
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES
+from niels_gpt.inputs.opened import open_input
 from niels_gpt.store.kinds import is_dataset
 from niels_gpt.version import __version__
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from niels_gpt.doctor.open_input import Opened, open_input
 from niels_gpt.errors import MessageError, NielsError, UsageError
 from niels_gpt.explorer.dataset import (
     About,
@@ -25,6 +24,7 @@ from niels_gpt.explorer.dataset import (
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList, characters
 from niels_gpt.explorer.token_columns import MODES, LossMode, TokenTable
+from niels_gpt.inputs.opened import Opened, open_input
 from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.renderers.images.loading import image_part, source_of
 from niels_gpt.renderers.loss import LossOn
@@ -61,8 +61,7 @@ class ChatRows:
 
     def __init__(self, path: Path, renderers: RendererList, opened: Opened | None = None) -> None:
         self.opened = open_input(path) if opened is None else opened
-        elsewhere = bool(self.opened.remote or self.opened.hub)
-        self.lines, self._renderers = LineIndex(path, self.opened if elsewhere else None), renderers
+        self.lines, self._renderers = LineIndex(path, None if self.opened.is_here else self.opened), renderers
         self._name = path.name
         self.splits = ["all"]
         self._dialect = self.opened.dialect

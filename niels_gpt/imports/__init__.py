@@ -4,12 +4,12 @@ How an import runs::
 
     import_episodes(path, "hf", out)              run.py
       an export's own checksums                   exported.py
-      ImportFormat.open -> SplitFiles by split    hf.py, megatron.py, arrays.py
-      SplitFiles.read -> Rows                     (niels_gpt.export.rows)
+      TokenFormat.open -> SplitFiles by split     inputs: id_columns.py, megatron.py, arrays.py
+      SplitFiles.read -> Ids                      inputs/token_formats.py
       EpisodeWriter, manifest written last        run.py
 
-To add a format, write one file with a function that finds the files of each split (formats.py helps) and an
-`ImportFormat`, and one line in `FORMATS` of run.py.
+To add a format, write one file in `inputs` with a function that finds the files of each split (token_formats.py helps)
+and a `TokenFormat`, and one line in `FORMATS` of run.py.
 """
 
 from __future__ import annotations

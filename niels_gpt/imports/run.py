@@ -23,11 +23,11 @@ from niels_gpt import ranges
 from niels_gpt.builds.build import Build, BuildOptions, Kind, write_dataset
 from niels_gpt.episodes.writer import EpisodeWriter
 from niels_gpt.errors import InputError, UsageError, did_you_mean
-from niels_gpt.imports.arrays import TOKENS
 from niels_gpt.imports.exported import exported
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles
-from niels_gpt.imports.hf import HF
-from niels_gpt.imports.megatron import MEGATRON
+from niels_gpt.inputs.arrays import TOKENS
+from niels_gpt.inputs.id_columns import HF
+from niels_gpt.inputs.megatron import MEGATRON
+from niels_gpt.inputs.token_formats import SplitFiles, TokenFormat, TokenOptions
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.store.kinds import open_manifest
@@ -35,10 +35,10 @@ from niels_gpt.store.manifest import read_manifest
 from niels_gpt.store.schema import FORMAT_VERSION, MANIFEST_NAME, SPLITS
 from niels_gpt.store.staging import check_target_free, real_path
 
-FORMATS: dict[str, ImportFormat] = {form.name: form for form in (HF, MEGATRON, TOKENS)}
+FORMATS: dict[str, TokenFormat] = {form.name: form for form in (HF, MEGATRON, TOKENS)}
 
 
-def format_named(name: str) -> ImportFormat:
+def format_named(name: str) -> TokenFormat:
     """The format of this name.
 
     Raises:
@@ -87,7 +87,7 @@ def import_episodes(
     # Before anything is written: an unknown format, a changed export, missing or damaged files.
     source, source_format = Path(path), format_named(form)
     recorded = exported(source, progress)
-    splits = source_format.open(source, ImportOptions(eos_id, dtype))
+    splits = source_format.open(source, TokenOptions(eos_id, dtype))
     mask_dtype = _mask_dtype(source, splits)
     if eos_id is not None and vocab_size is not None and eos_id >= vocab_size:
         raise UsageError(f"eos_id is {eos_id:,}, outside of the vocabulary of {vocab_size:,}; expected one of its ids")
@@ -155,7 +155,10 @@ def _write_rows(
                 f"{source}: id {int(rows.ids.max()):,} is outside the vocabulary of {vocab_size:,}; pass the right "
                 "vocab_size, or check the format and the dtype"
             )
-        writer.write(rows.ids, rows.lengths, rows.weights if files.has_mask else None)
+        weights = None if rows.trained is None else rows.trained.astype(np.uint8)
+        if weights is not None:  # nothing predicts the first token
+            weights[np.cumsum(rows.lengths) - rows.lengths] = 0
+        writer.write(rows.ids, rows.lengths, weights)
         progress.advance(len(rows.ids))
         n_tokens += len(rows.ids)
         n_ends += 0 if files.eos_id is None else int(np.count_nonzero(rows.ids == files.eos_id))

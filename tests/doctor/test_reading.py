@@ -17,10 +17,10 @@ pytest.importorskip("pyarrow")
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.doctor import diagnose
 from niels_gpt.doctor import examine as pool
-from niels_gpt.doctor.open_input import open_input
-from niels_gpt.doctor.slices import SLICE_ROWS
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import InputError, UsageError
+from niels_gpt.inputs.opened import open_input
+from niels_gpt.inputs.parts import SLICE_ROWS
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import ChatFile
 from niels_gpt.tokenizer import SentencePieceTokenizer

@@ -12,9 +12,9 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
 from niels_gpt.doctor import diagnose
-from niels_gpt.doctor.token_files import TokenFiles
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
+from niels_gpt.inputs.token_files import TokenFiles
 from tests.conftest import run_cli
 from tests.doctor import planted_tokens
 from tests.doctor.made import Sample, chats, rows, samples
@@ -204,7 +204,7 @@ def test_a_stream_without_ends_is_read_in_portions(tmp_path: Path, monkeypatch: 
     """Without a tokenizer nothing says where documents end; windows are cut alike whatever the portions."""
     np.arange(20_000).astype("uint16").tofile(tmp_path / "train.bin")
     whole = diagnose(tmp_path).to_json()
-    monkeypatch.setattr("niels_gpt.imports.arrays.PORTION_TOKENS", 8192)
+    monkeypatch.setattr("niels_gpt.inputs.arrays.PORTION_TOKENS", 8192)
     files = TokenFiles(tmp_path / "train.bin", "tokens").splits()["train"]
     assert max(len(rows.ids) for rows in files.read()) == 8192
     assert diagnose(tmp_path).to_json() == whole

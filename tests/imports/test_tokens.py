@@ -15,8 +15,8 @@ from niels_gpt.doctor import diagnose
 from niels_gpt.errors import InputError, OutputExists, UsageError
 from niels_gpt.export import export
 from niels_gpt.imports import FORMATS, import_episodes
-from niels_gpt.imports.arrays import NO_ID
-from niels_gpt.imports.formats import DTYPES, ImportOptions
+from niels_gpt.inputs.arrays import NO_ID
+from niels_gpt.inputs.token_formats import DTYPES, TokenOptions
 from niels_gpt.progress import Progress
 from tests.conftest import run_cli
 from tests.export.sources import EOT, Row, episodes, pretrain_cache, random_rows
@@ -49,7 +49,7 @@ def stream(tmp_path: Path) -> tuple[list[int], list[Row]]:
 def test_raw_ids_of_each_dtype(
     dtype: str, tmp_path: Path, stream: tuple[list[int], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("niels_gpt.imports.arrays.PORTION_TOKENS", 7)
+    monkeypatch.setattr("niels_gpt.inputs.arrays.PORTION_TOKENS", 7)
     ids, rows = stream
     kind = np.dtype(dtype).newbyteorder("<").str
     most = np.iinfo(kind).max
@@ -267,7 +267,7 @@ def test_ids_are_never_wrapped(tmp_path: Path) -> None:
     for dtype in ("<i8", "<u8"):
         np.save(tmp_path / "train.npy", large.astype(dtype))
         for eos_id in (7, NO_ID):
-            files = FORMATS["tokens"].open(tmp_path, ImportOptions(eos_id))["train"]
+            files = FORMATS["tokens"].open(tmp_path, TokenOptions(eos_id))["train"]
             with pytest.raises(InputError, match=r"train\.npy: id 4294967301; expected ids from 0 to 2\*\*32 - 1"):
                 list(files.read())
     large.tofile(tmp_path / "train.bin")

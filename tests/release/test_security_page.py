@@ -41,7 +41,7 @@ class Evil:
 
 
 def test_pickled_objects_in_an_array_are_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from niels_gpt.imports.arrays import array_of
+    from niels_gpt.inputs.arrays import array_of
 
     monkeypatch.chdir(tmp_path)
     np.save(tmp_path / "ids.npy", np.array([Evil()], dtype=object), allow_pickle=True)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import niels_gpt as ng
-from niels_gpt.doctor.open_input import open_input
 from niels_gpt.errors import InputError
+from niels_gpt.inputs.opened import open_input
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.formats import format_of
 from niels_gpt.sources.preference_files import preference_files

@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError
-from niels_gpt.export.rows import Rows, rows_of
 from niels_gpt.extras import check_library
-from niels_gpt.imports.formats import MOST_ID, ImportFormat, ImportOptions, SplitFiles, all_or_none, by_split, require
 from niels_gpt.inputs.columns import (
     IDS,
     KNOWN,
@@ -27,6 +25,16 @@ from niels_gpt.inputs.columns import (
     token_rows,
 )
 from niels_gpt.inputs.rows import Bools, TokenRows
+from niels_gpt.inputs.token_formats import (
+    MOST_ID,
+    Ids,
+    SplitFiles,
+    TokenFormat,
+    TokenOptions,
+    all_or_none,
+    by_split,
+    require,
+)
 from niels_gpt.store.masks import IGNORE_INDEX
 
 BATCH_ROWS = 1024
@@ -34,7 +42,7 @@ BATCH_ROWS = 1024
 SAYS_MORE: Final = re.compile(r"(?<!special_tokens_)mask$|cu_seq_?lens|(segment|document|doc|sequence|seq)_ids?$")
 
 
-def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
+def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
     del options
     root = path if path.is_dir() else path.parent
     found = require(path, by_split(root, [path] if path.is_file() else path.rglob("*.parquet")), "parquet file")
@@ -99,7 +107,7 @@ def _parquet(path: Path) -> Any:
         return pyarrow.parquet.ParquetFile(path)
 
 
-def _read(files: dict[Path, list[str]], has_mask: bool) -> Iterator[Rows]:
+def _read(files: dict[Path, list[str]], has_mask: bool) -> Iterator[Ids]:
     """The rows of files, of which some columns are read, a batch at a time."""
     for path, columns in files.items():
         row, batches = 0, _parquet(path).iter_batches(BATCH_ROWS, columns=columns)
@@ -115,7 +123,7 @@ def _read(files: dict[Path, list[str]], has_mask: bool) -> Iterator[Rows]:
             row += len(batch)
 
 
-def _rows(batch: Any, places: Places, has_mask: bool) -> Rows:
+def _rows(batch: Any, places: Places, has_mask: bool) -> Ids:
     """The rows of a batch: each text of a packed row is a row, and padding is removed.
 
     Raises:
@@ -138,9 +146,9 @@ def _rows(batch: Any, places: Places, has_mask: bool) -> Rows:
     # Texts begin at 0 2 4 of 5 tokens, and the last token is padding: lengths 2 2 0.
     begins = np.flatnonzero(rows.first_of_document)
     lengths = np.add.reduceat(keep, begins, dtype=np.int64) if len(begins) else np.zeros(0, np.int64)
-    weights = None if rows.trained is None else rows.trained[keep].astype(np.uint8)
+    trained = None if rows.trained is None else rows.trained[keep]
     # A text without attended tokens vanishes.
-    return rows_of(rows.ids[keep].astype(np.uint32), lengths[lengths > 0], weights)
+    return Ids(rows.ids[keep].astype(np.uint32), lengths[lengths > 0], trained)
 
 
 def _check_trained(rows: TokenRows, columns: Columns) -> None:
@@ -168,4 +176,4 @@ def _refuse(rows: TokenRows, wrong: Bools, values: npt.NDArray[Any], name: str, 
         raise InputError(f"{rows.wheres[rows.row_of[at]]}: {name} holds {values[at]}; expected {expected}")
 
 
-HF = ImportFormat("hf", "parquet with input_ids and labels, masks or nothing", _open)
+HF = TokenFormat("hf", "parquet with input_ids and labels, masks or nothing", _open)

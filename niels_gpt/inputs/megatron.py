@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.errors import InputError, storage_errors
-from niels_gpt.export.megatron import MAGIC, VERSION
-from niels_gpt.export.rows import Int64s, Rows
-from niels_gpt.imports.formats import (
-    ImportFormat,
-    ImportOptions,
+from niels_gpt.inputs.rows import Int64s
+from niels_gpt.inputs.token_formats import (
+    Ids,
     SplitFiles,
+    TokenFormat,
+    TokenOptions,
     all_or_none,
     by_split,
     map_file,
@@ -28,12 +28,14 @@ from niels_gpt.imports.formats import (
 )
 from niels_gpt.store.files import map_array
 
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
 # Megatron's codes of integer dtypes.
 DTYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 HEADER_BYTES = 34  # 9 magic, 8 version, 1 dtype code, 8 sequences, 8 documents
 
 
-def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
+def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
     del options
     passed = path
     if path.is_dir():
@@ -65,7 +67,7 @@ def _tokens_of(index: Path) -> int:
     return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and tokens.is_file() else 0
 
 
-def _read(files: list[Path], masked: bool) -> Iterator[Rows]:
+def _read(files: list[Path], masked: bool) -> Iterator[Ids]:
     """The documents of files; with `masked` each has a mask beside it, of the same documents."""
     for file in files:
         code, starts, lengths = read_index(file)
@@ -125,4 +127,4 @@ def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     return code, ends[:-1], np.diff(ends)
 
 
-MEGATRON = ImportFormat("megatron", ".bin and .idx of Megatron", _open)
+MEGATRON = TokenFormat("megatron", ".bin and .idx of Megatron", _open)

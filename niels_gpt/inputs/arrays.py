@@ -21,11 +21,19 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError, UsageError, shown, storage_errors
-from niels_gpt.export.rows import Rows, rows_of
-from niels_gpt.imports.formats import ImportFormat, ImportOptions, SplitFiles, as_ids, by_split, map_file, require
+from niels_gpt.inputs.token_formats import (
+    PORTION_TOKENS,
+    Ids,
+    SplitFiles,
+    TokenFormat,
+    TokenOptions,
+    as_ids,
+    by_split,
+    map_file,
+    require,
+)
 from niels_gpt.store.files import map_array, map_npy
 
-PORTION_TOKENS = 1 << 20
 NO_ID = 1 << 32  # in no file, since ids have at most 32 bits: nothing ends documents
 
 # Token files of llm.c begin with 256 int32: a number that also tells the dtype, a version, how many ids follow.
@@ -52,7 +60,7 @@ TEXT: Final = frozenset(b"\t\n\r" + bytes(range(32, 127)))
 SNIFFED, UPPER, LARGE = 1 << 16, 16, 1 << 20
 
 
-def _open(path: Path, options: ImportOptions) -> dict[str, SplitFiles]:
+def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
     splits = {}
     for split, files in _files(path).items():
         # Refused now, as far as headers and sizes show it: files are hashed before they are read, which may take hours.
@@ -180,7 +188,7 @@ def _check_dtype(ids: npt.NDArray[Any], file: Path) -> None:
         )
 
 
-def _read(files: list[Path], options: ImportOptions) -> Iterator[Rows]:
+def _read(files: list[Path], options: TokenOptions) -> Iterator[Ids]:
     """Rows of arrays of two dimensions, documents of those of one."""
     for file in files:
         ids = ids_of(file, options.dtype)
@@ -192,10 +200,10 @@ def _read(files: list[Path], options: ImportOptions) -> Iterator[Rows]:
         n = max(1, PORTION_TOKENS // max(1, ids.shape[1]))
         for start in range(0, len(ids) if ids.shape[1] else 0, n):
             part = ids[start : start + n]
-            yield rows_of(as_ids(part.reshape(-1), file), np.full(len(part), ids.shape[1]), None)
+            yield Ids(as_ids(part.reshape(-1), file), np.full(len(part), ids.shape[1]))
 
 
-def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[Rows]:
+def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[Ids]:
     """The documents of a stream; what follows the last end-of-text token is a document, too.
 
     ::
@@ -209,17 +217,17 @@ def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[
     if eos_id == NO_ID:
         for start in range(0, len(tokens), PORTION_TOKENS):
             part = tokens[start : start + PORTION_TOKENS]
-            yield rows_of(as_ids(part, file), np.array([len(part)]), None)
+            yield Ids(as_ids(part, file), np.array([len(part)]))
         return
     begun = 0  # where the document that is being read begins
     # In the example, portions begin at 0 4: ends 3 and 6, so spans 0:3, 3:6 and, after the last end-of-text, 6:7.
     for start in range(0, len(tokens), PORTION_TOKENS):
         ends = start + np.flatnonzero(tokens[start : start + PORTION_TOKENS] == eos_id) + 1
         if len(ends):
-            yield rows_of(as_ids(tokens[begun : ends[-1]], file), np.diff(ends, prepend=begun), None)
+            yield Ids(as_ids(tokens[begun : ends[-1]], file), np.diff(ends, prepend=begun))
             begun = int(ends[-1])
     if begun < len(tokens):
-        yield rows_of(as_ids(tokens[begun:], file), np.array([len(tokens) - begun]), None)
+        yield Ids(as_ids(tokens[begun:], file), np.array([len(tokens) - begun]))
 
 
-TOKENS = ImportFormat("tokens", "ids without masks: .npy arrays, token files of llm.c, or raw ids (--dtype)", _open)
+TOKENS = TokenFormat("tokens", "ids without masks: .npy arrays, token files of llm.c, or raw ids (--dtype)", _open)

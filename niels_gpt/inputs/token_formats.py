@@ -1,4 +1,4 @@
-"""What an import format is: how the files of each split are found, and how they are read as rows."""
+"""Token files of other programs: how those of each split are found (`TokenFormat`), and read as rows (`Ids`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError, UsageError, storage_errors
-from niels_gpt.export.rows import Int64s, Rows, rows_of
-from niels_gpt.export.source import portions_of
+from niels_gpt.inputs.rows import Bools, Int64s
 from niels_gpt.store.files import map_array
-from niels_gpt.store.gather import gather
+from niels_gpt.store.gather import gather, slices_of_tokens
 
 MOST_ID = 2**32 - 1  # episodes store ids as uint32
+PORTION_TOKENS = 1 << 20  # read at a time
 DTYPES = ("uint8", "uint16", "uint32", "uint64", "int16", "int32", "int64")  # in which ids may be stored
 
 # Names of splits in other tools, in file and folder names. Files of a test split are not imported.
@@ -25,7 +25,7 @@ SPLIT_WORDS = {"train": "train", "training": "train", "val": "val", "valid": "va
 
 
 @dataclass(frozen=True)
-class ImportOptions:
+class TokenOptions:
     """Facts that files of other formats may lack, passed by the user.
 
     Attributes:
@@ -42,6 +42,28 @@ class ImportOptions:
 
 
 @dataclass(frozen=True)
+class Ids:
+    """Some rows of a file, concatenated.
+
+    Attributes:
+        ids: integers, shape (tokens,).
+        lengths: tokens of each row, int64, shape (rows,), each at least 1.
+        trained: bool, shape (tokens,); `None` where the files hold no mask.
+    """
+
+    ids: npt.NDArray[Any]
+    lengths: Int64s
+    trained: Bools | None = None
+
+    def select(self, chosen: Bools) -> Ids:
+        """The rows where `chosen`, of shape (rows,), is True."""
+        if chosen.all():
+            return self
+        tokens = np.repeat(chosen, self.lengths)
+        return Ids(self.ids[tokens], self.lengths[chosen], None if self.trained is None else self.trained[tokens])
+
+
+@dataclass(frozen=True)
 class SplitFiles:
     """The files of one split.
 
@@ -55,14 +77,14 @@ class SplitFiles:
 
     files: list[Path]
     has_mask: bool
-    read: Callable[[], Iterator[Rows]]
+    read: Callable[[], Iterator[Ids]]
     tokens: int | None = None
     eos_id: int | None = None
 
 
 @dataclass(frozen=True)
-class ImportFormat:
-    """One import format.
+class TokenFormat:
+    """Files of one kind.
 
     Attributes:
         title: its files, and the program that writes them, in one line.
@@ -71,7 +93,7 @@ class ImportFormat:
 
     name: str
     title: str
-    open: Callable[[Path, ImportOptions], dict[str, SplitFiles]]
+    open: Callable[[Path, TokenOptions], dict[str, SplitFiles]]
 
 
 def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
@@ -151,27 +173,22 @@ def as_ids(values: npt.NDArray[Any], where: object) -> npt.NDArray[np.uint32]:
 
 
 def rows_from(
-    tokens: npt.NDArray[Any],
-    mask: npt.NDArray[Any] | None,
-    starts: Int64s,
-    lengths: Int64s,
-    where: Path,
-) -> Iterator[Rows]:
+    tokens: npt.NDArray[Any], mask: npt.NDArray[Any] | None, starts: Int64s, lengths: Int64s, where: Path
+) -> Iterator[Ids]:
     """Runs of mapped files as rows, about a million tokens at a time.
 
     Raises:
         InputError: an id that is none, or a mask with other values than 0 and 1.
     """
-    for part in portions_of(lengths):
+    for part in slices_of_tokens(lengths, PORTION_TOKENS):
         ids = as_ids(gather(tokens, starts[part], lengths[part]), where)
-        weights = None
+        trained = None
         if mask is not None:
             stored = gather(mask, starts[part], lengths[part])
-            # Compared after the cast: 256 and 0.5 would become 0.
-            weights = stored.astype(np.uint8)
-            if not np.array_equal(weights, stored) or weights.max(initial=0) > 1:
+            trained = stored == 1
+            if (~trained & (stored != 0)).any():
                 raise InputError(f"{where}: its mask holds {stored.max()!r}; expected 0 and 1")
-        yield rows_of(ids, lengths[part], weights)
+        yield Ids(ids, lengths[part], trained)
 
 
 def map_file(path: Path, dtype: str) -> npt.NDArray[Any]:

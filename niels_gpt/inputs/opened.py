@@ -1,4 +1,4 @@
-"""Opens the input of a diagnosis: detects what it is, and makes slices of its rows."""
+"""`open_input`: whatever a user names, as rows of one kind: what it is, how many rows it has, its rows in slices."""
 
 from __future__ import annotations
 
@@ -13,28 +13,19 @@ from typing import Any, Literal
 import numpy as np
 
 from niels_gpt.datasets import Dataset, open_dataset
-from niels_gpt.doctor.columns import is_batch, rows_of_batch
-from niels_gpt.doctor.slices import (
-    SLICE_ROWS,
-    Slice,
-    Stored,
-    of_batches,
-    of_lines,
-    of_records,
-    parquet_batches,
-    parquet_file,
-)
-from niels_gpt.doctor.token_files import TokenFiles, exists, format_of
-from niels_gpt.errors import InputError, UsageError, shown
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.inputs.columns import ids_name, ids_name_of_schema
+from niels_gpt.inputs.memory import listed
+from niels_gpt.inputs.parts import SLICE_ROWS, Lines, Objects, Slice, Stored, of_batches, of_rows
 from niels_gpt.inputs.rows import Int64s
+from niels_gpt.inputs.token_files import TokenFiles, token_format_of
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import DEFAULT_SEED, order
 from niels_gpt.sources.files.formats import Name
 from niels_gpt.sources.files.hub import HubDataset
-from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file, read_jsonl
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, read_lines
 from niels_gpt.sources.files.listing import ROW_NAMES, list_files
-from niels_gpt.sources.files.records import arrow_batches, batch_records, read_records, row_format_of
+from niels_gpt.sources.files.records import arrow_batches, batch_records, open_parquet, read_records, row_format_of
 from niels_gpt.sources.rows.shapes import DIALECTS, FORMS, detect, detect_form
 from niels_gpt.store.kinds import is_dataset
 from niels_gpt.store.remote import AnyFile, RemoteFile, address, as_file
@@ -46,35 +37,71 @@ Kind = Literal["chats", "tokens", "preferences"]
 
 
 @dataclass(frozen=True)
+class InMemory:
+    """Rows as objects; `arrow`: they came through Arrow, as those of a `datasets.Dataset`."""
+
+    rows: Sequence[Mapping[str, Any]]
+    arrow: bool
+
+
+@dataclass(frozen=True)
+class OnHub:
+    """A split of a dataset of the hub, which is streamed."""
+
+    dataset: HubDataset
+    split: str
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A dataset of ours, which belongs to this input (the next one opens its files anew), and the rows of splits."""
+
+    dataset: Dataset
+    splits: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Opened:
     """An input whose form is known.
 
     Attributes:
         form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, rows, hub, or an import
             format (megatron, tokens).
+        content: the files, or what there is in their place.
         dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`.
-        arrow: rows in memory that came through Arrow, as those of a `datasets.Dataset`.
     """
 
     name: str
     form: str
     kind: Kind
-    files: tuple[Path, ...] = ()
-    remote: tuple[AnyFile, ...] = ()
-    rows: Sequence[Mapping[str, Any]] = ()
+    content: tuple[AnyFile, ...] | InMemory | OnHub | Ours | TokenFiles
     dialect: str = "messages"
-    arrow: bool = False
-    hub: tuple[HubDataset, str] | None = None
-    splits: dict[str, int] = field(default_factory=dict)
-    dataset: Dataset | None = None
-    token_files: TokenFiles | None = None
     read: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
     @property
-    def stored(self) -> Dataset:
-        """One of our own datasets. It belongs to this diagnosis: the next one opens the files anew."""
-        assert self.dataset is not None, self.form
-        return self.dataset
+    def files(self) -> tuple[AnyFile, ...]:
+        """The files with its rows; none where the rows are elsewhere."""
+        return self.content if isinstance(self.content, tuple) else ()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its rows are in files on this machine."""
+        return bool(self.files) and not any(isinstance(file, RemoteFile) for file in self.files)
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """The dataset of ours; `None` for other inputs."""
+        return self.content.dataset if isinstance(self.content, Ours) else None
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """The rows of each split of a dataset of ours."""
+        return self.content.splits if isinstance(self.content, Ours) else {}
+
+    @property
+    def token_files(self) -> TokenFiles | None:
+        """The token files of another program; `None` for other inputs."""
+        return self.content if isinstance(self.content, TokenFiles) else None
 
     @property
     def holds_preferences(self) -> bool:
@@ -85,13 +112,17 @@ class Opened:
 
     def count(self) -> int | None:
         """How many rows there are; `None` where it is not known before reading."""
-        if self.form == "rows":
-            return len(self.rows)
-        if self.splits:
+        if isinstance(self.content, InMemory):
+            return len(self.content.rows)
+        if isinstance(self.content, Ours):
             return sum(self.splits.values())
-        if self.form == "parquet":
-            return sum(int(parquet_file(file).metadata.num_rows) for file in self.files)
-        return None
+        if self.form != "parquet":
+            return None
+        rows = 0
+        for file in self.files:
+            with open_parquet(file) as opened:
+                rows += opened.metadata.num_rows
+        return rows
 
     def fraction_read(self, tokens: int) -> float | None:
         """How much has been read, 0 to 1, once `tokens` tokens are examined; `None` where that is not known."""
@@ -116,7 +147,7 @@ class Opened:
         if sample is not None:
             SAMPLE.check(sample)
             total = self.count()
-            if total is None and self.hub is not None:
+            if total is None and isinstance(self.content, OnHub):
                 raise UsageError(f"{self.name}: a stream's rows cannot be drawn at random; download it, or read it all")
             if total is None:
                 # A file of lines must be read once to be counted. Slices are not decoded, so this is fast.
@@ -124,55 +155,59 @@ class Opened:
             # The first numbers of a random permutation are a sample without repetition; sorted, so that the input is
             # read in order.
             chosen = np.sort(order(seed, 0, total)[:sample])
-        self.read.begin((*self.files, *self.remote) if self.form in ("jsonl", "records", "arrow") else ())
+        self.read.begin(self.files if self.form != "parquet" else ())
+        if isinstance(self.content, Ours):
+            return self._numbers_of_splits(chosen)
+        if isinstance(self.content, TokenFiles):
+            return self.content.slices(chosen)
         if self.form == "jsonl":
-            return of_lines(self.files, chosen, self.read)
+            lines = (line for file in self.files for line in read_lines(file, count=self.read))
+            return of_rows(lines, chosen, Lines, size=lambda line: len(line[1]))
         if self.form in ("parquet", "arrow"):
             return of_batches(self._batches(), chosen)
-        if self.form in ("cache", "episodes"):
-            return self._numbers_of_splits(chosen)
-        if self.token_files is not None:
-            return self.token_files.slices(chosen)
-        return of_records(self.records(), chosen)
+        return of_rows(self.records(), chosen, Objects)
 
     def records(self) -> Iterator[Record | Rejected]:
         """The rows one by one; of files, rows in memory, and datasets on the hub."""
-        if self.form == "rows":
-            yield from (Record(f"row {number}", row, arrow=self.arrow) for number, row in enumerate(self.rows))
-        elif self.hub is not None:
-            dataset, split = self.hub
-            for number, row in enumerate(dataset.rows(split)):
+        if isinstance(self.content, InMemory):
+            arrow = self.content.arrow
+            yield from (Record(f"row {number}", row, arrow=arrow) for number, row in enumerate(self.content.rows))
+        elif isinstance(self.content, OnHub):
+            split = self.content.split
+            for number, row in enumerate(self.content.dataset.rows(split)):
                 yield Record(f"{self.name} {split} row {number}", row, arrow=True)
         else:
-            for file in (*self.files, *self.remote):
+            for file in self.files:
                 yield from read_records(file, self.read)
 
     def _batches(self) -> Iterator[tuple[str, int, Any]]:
         """`(file, number of its first row, record batch)`."""
         for file in self.files:
             at = 0
-            batches = (
-                parquet_batches(file, SLICE_ROWS)
-                if self.form == "parquet"
-                else arrow_batches(file, SLICE_ROWS, self.read)
-            )
-            for batch in batches:
+            for batch in self._batches_of(file):
                 yield str(file), at, batch
                 at += batch.num_rows
+
+    def _batches_of(self, file: AnyFile) -> Iterator[Any]:
+        if self.form == "arrow":  # one in a store was refused before
+            yield from arrow_batches(Path(address(file)), SLICE_ROWS, self.read)
+            return
+        with open_parquet(file) as opened:
+            yield from opened.iter_batches(SLICE_ROWS)
 
     def _numbers_of_splits(self, chosen: Int64s | None) -> Iterator[Slice]:
         """Slices of a dataset of ours: numbers only, since workers map its files themselves."""
         base = 0
         for split, n in self.splits.items():
             # Numbers go through both splits: with 10 rows of train, number 12 is row 2 of val.
-            rows = np.arange(n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)] - base
+            rows = np.arange(base, base + n) if chosen is None else chosen[(chosen >= base) & (chosen < base + n)]
             for at in range(0, len(rows), SLICE_ROWS):
-                yield rows[at : at + SLICE_ROWS] + base, Stored(split)
+                yield rows[at : at + SLICE_ROWS], Stored(split, base)
             base += n
 
 
 def open_input(source: Any, *, split: str | None = None, form: str | None = None) -> Opened:
-    """Detect what a source is: rows in memory, a file, a directory, or a dataset on the hub.
+    """Detect what a source is: rows in memory, files that a path, a pattern or a URL names, or a dataset on the hub.
 
     Args:
         split: of a hub dataset (default train), or of one of ours (default both).
@@ -186,85 +221,38 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
     if not isinstance(source, str | Path):
         # Without importing the library, which takes seconds.
         of_datasets = type(source).__module__.partition(".")[0] == "datasets"
-        return _with_kind(Opened("rows", "rows", "chats", rows=_listed(source), arrow=of_datasets), form)
+        return _with_kind(Opened("rows", "rows", "chats", InMemory(listed(source), of_datasets)), form)
     if not str(source):  # as a path it would be the current directory
         raise UsageError("the input is an empty text; expected rows, a path, or a dataset's name")
-    if "://" in str(source):
-        path = as_file(str(source))
-        if isinstance(path, RemoteFile):
-            files = list_files([path], ROW_NAMES).taken
-            for file in files:
-                row_format_of(file)  # refuses other kinds of files
-            # Row by row, whatever the kind of file: slices of lines and batches need files on a disk.
-            return _with_kind(Opened(str(path), "records", "chats", remote=files), form)
-        source = path
-    path = Path(source)
-    # Ours first: the .bin files of our datasets would pass for nanoGPT's.
-    is_ours = path.exists() and is_dataset(path)
-    other = format_of(path) if exists(path) and not is_ours else None
-    if other is not None:
-        return Opened(str(path), other, "tokens", token_files=TokenFiles(path, other, split))
-    if path.is_dir() and is_ours:
-        return _of_ours(path, split)
-    if path.is_dir() or (not path.exists() and has_magic(str(path))):
-        data = tuple(Path(address(file)) for file in list_files([path], ROW_NAMES).taken)
-        forms = {_form(file) for file in data}
-        # Files of several kinds are read row by row, in the order of their paths, as builds and the explorer do.
-        return _with_kind(Opened(str(path), forms.pop() if len(forms) == 1 else "records", "chats", data), form)
-    if path.is_file():
-        return _with_kind(Opened(str(path), _form(path), "chats", (path,)), form)
-    if path.exists():
-        existing_file(path)  # a pipe or device
-    name = str(source)
-    # A name on the hub is OWNER/NAME. What looks like a path is one, so that a typing error is not looked up online.
-    if (
-        name.count("/") == 1
-        and not name.startswith((".", "/", "~"))
-        and not (name.endswith("/") or Name.of(name).ending)
-    ):
-        return _with_kind(Opened(name, "hub", "chats", hub=(HubDataset(name), split or "train")), form)
-    raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
+    path = as_file(source)
+    if isinstance(path, Path):
+        # Ours first: the .bin files of our datasets would pass for raw ids.
+        if path.is_dir() and is_dataset(path):
+            return _of_ours(path, split)
+        other = token_format_of(path)
+        if other is not None:
+            return Opened(str(path), other, "tokens", TokenFiles(path, other, split))
+        if not path.exists() and not has_magic(str(path)):
+            return _with_kind(_on_hub(str(source), split), form)
+    files = list_files([path], ROW_NAMES).taken
+    forms = {row_format_of(file) for file in files}  # refuses other kinds of files
+    # Slices of lines and batches need files on a disk. Others, and those of several kinds, are read row by row, in the
+    # order of their paths, as builds and the explorer do.
+    is_one = len(forms) == 1 and not isinstance(path, RemoteFile)
+    stored_as = {"lines": "jsonl", "parquet": "parquet", "arrow": "arrow"}.get(forms.pop(), "records")
+    return _with_kind(Opened(str(path), stored_as if is_one else "records", "chats", files), form)
 
 
-def _is_row_of_ids(value: Any) -> bool:
-    """Whether this is a row of ids; a message is none, though it may say how many `tokens` it has."""
-    return isinstance(value, Mapping) and ids_name(value) is not None and "role" not in value
-
-
-def _listed(source: Any) -> list[Any]:
-    """The rows of an iterable or of its batches; a list of messages becomes a row with the field `messages`.
+def _on_hub(name: str, split: str | None) -> Opened:
+    """A dataset of the hub, whose name is OWNER/NAME.
 
     Raises:
-        UsageError: no rows, or the messages of one conversation.
+        InputError: it looks like a path, which is not looked up online, since it may be a typing error.
     """
-    kind = type(source).__name__
-    if is_batch(source):
-        return rows_of_batch(source)
-    if isinstance(source, Mapping):
-        names = ", ".join(shown(key, 30) for key in islice(source, 5)) or "nothing"
-        raise UsageError(
-            f"the input is a {kind} with {names}; expected rows. Pass one of its values (a DatasetDict's split), or a "
-            "list of such rows"
-        )
-    # Python also iterates over objects that only have `__getitem__`, as datasets of torch do.
-    if not hasattr(source, "__iter__") and not hasattr(source, "__getitem__"):
-        raise UsageError(
-            f"the input is a {kind}; expected rows, a path, or a dataset's name. A tokenizer is named by its directory"
-        )
-    # All rows at once: several passes are made over them.
-    rows: list[Any] = []
-    for row in source:
-        if is_batch(row):
-            rows += rows_of_batch(row)
-        elif isinstance(row, list) and row and _is_row_of_ids(row[0]):
-            rows += row  # a batch that was not collated
-        else:
-            rows.append({"messages": row} if isinstance(row, list) else row)
-    if rows and isinstance(rows[0], Mapping) and "role" in rows[0] and "content" in rows[0]:
-        raise UsageError(
-            "the input is a list of messages; expected rows. Pass a list of conversations: for one, [messages]"
-        )
-    return rows
+    is_path = name.startswith((".", "/", "~")) or name.endswith("/") or bool(Name.of(name).ending)
+    if name.count("/") != 1 or is_path:
+        raise InputError(f"{name}: no such file or directory, and no name of a dataset on the hub; check the path")
+    return Opened(name, "hub", "chats", OnHub(HubDataset(name), split or "train"))
 
 
 def is_tokenizer(path: Path) -> bool:
@@ -272,16 +260,6 @@ def is_tokenizer(path: Path) -> bool:
     if path.is_file():
         return path.name == TOKENIZER_NAME or path.suffix == ".model"
     return path.is_dir() and any((path / name).is_file() for name in (TOKENIZER_NAME, MODEL_NAME))
-
-
-def _form(path: AnyFile) -> str:
-    """How a file of rows is stored: `jsonl`, `records` (read one by one), `parquet` or `arrow`.
-
-    Raises:
-        InputError: as `row_format_of`.
-    """
-    form = row_format_of(path)
-    return {"lines": "jsonl", "array": "records"}.get(form, form)
 
 
 def _of_ours(path: Path, split: str | None) -> Opened:
@@ -299,13 +277,11 @@ def _of_ours(path: Path, split: str | None) -> Opened:
         raise UsageError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     form = "cache" if dataset.kind == "sft" else dataset.kind
     counts = {name: len(dataset.split(name)) for name in ((split,) if split else SPLITS)}
-    return Opened(str(path), form, "tokens", (path,), splits=counts, dataset=dataset)
+    return Opened(str(path), form, "tokens", Ours(dataset, counts))
 
 
 def _with_kind(opened: Opened, form: str | None) -> Opened:
     """The same input with its kind of rows, which the first readable ones decide."""
-    if opened.kind == "tokens":
-        return opened
     if opened.form in ("parquet", "arrow"):
         # Column names alone decide here; no row has to be decoded.
         batch = next((batch for _, _, batch in opened._batches()), None)
@@ -313,9 +289,7 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
             return replace(opened, kind="tokens")
         first = [] if batch is None else batch_records(batch.slice(0, 20), [""] * min(20, batch.num_rows))
     else:
-        # These rows are read again later.
-        records = read_jsonl(opened.files[0]) if opened.form == "jsonl" else opened.records()
-        first = list(islice(records, 100))
+        first = list(islice(opened.records(), 100))  # which are read again later
     rows = [record.value for record in first if isinstance(record, Record)]
     objects = [row for row in rows if isinstance(row, Mapping)]
     # One row is enough: a file holds one kind of rows, and some may be damaged.
