@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError, UsageError
@@ -21,14 +20,12 @@ from niels_gpt.messages import Conversation, normalise
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.duplicates import (
-    TABLE,
     DuplicateOptions,
     Duplicates,
     band_length,
     find_duplicates,
     minhashes_of,
     place_of,
-    table_path,
     where_of,
 )
 from niels_gpt.sources.curation.filters import Filtered, RowFilters
@@ -202,21 +199,6 @@ def test_benchmarks_go_to_workers_as_paths(tmp_path: Path) -> None:
     assert pickle.loads(sent).reasons([chat]) == check.reasons([chat])
 
 
-@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 4))
-@settings(deadline=None, max_examples=60)
-def test_contamination_against_a_slow_reference(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[list[str]], n: int
-) -> None:
-    known = ["a b c a b", "c c c c", "b"]
-    path = tmp_path_factory.mktemp("bench") / "b.jsonl"
-    path.write_text("".join(json.dumps({"q": text}) + "\n" for text in known))
-    searched = {gram for text in known if len(text.split()) >= n for gram in slow_ngrams(text, n)}
-    chats = [Conversation([{"role": "assistant", "content": " ".join(text)}]) for text in texts]
-    reasons = Benchmarks.of([str(path)], n).reasons(chats)
-    for text, reason in zip(texts, reasons, strict=True):
-        assert (reason is not None) == bool(searched & set(slow_ngrams(" ".join(text), n)))
-
-
 def test_benchmarks_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "short.jsonl").write_text('{"answer": "B"}\n')
     chat = Conversation([{"role": "assistant", "content": "B"}])
@@ -305,19 +287,6 @@ def test_the_same_rows_give_the_same_files_and_digest_elsewhere(tmp_path: Path) 
         assert len(listed) == 23
     assert len(set(digests)) == len(set(tables)) == 1
     assert sorted(path.name for path in (tmp_path / "one/out").iterdir()) == ["a.npy", "left_out.jsonl"]
-
-
-def test_tables_of_duplicates_are_checked(tmp_path: Path) -> None:
-    table = np.array([(1, True), (5, False)], TABLE)
-    np.save(table_path(tmp_path, "a"), table)
-    checks = {name: Duplicates(tmp_path, name, "", DuplicateOptions(), ("a.jsonl",)) for name in "abc"}
-    where = [Conversation([], f"a.jsonl row {number}") for number in (1, 3, 5)]
-    assert [why and why[0] for why in checks["a"].reasons(where)] == ["duplicate", None, "near_duplicate"]
-    np.save(table_path(tmp_path, "b"), table["place"])
-    table_path(tmp_path, "c").write_bytes(table_path(tmp_path, "a").read_bytes()[:-9])
-    for source in "bc":
-        with pytest.raises(InputError, match=f"{source}.npy: .* Remove .*; the next build writes it again"):
-            checks[source].reasons(where)
 
 
 def test_rows_without_words_are_no_near_duplicates(tmp_path: Path) -> None:

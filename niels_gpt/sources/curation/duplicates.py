@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import InputError, UsageError, storage_errors
+from niels_gpt.errors import UsageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.progress import SILENT, Progress
@@ -104,29 +104,16 @@ class Duplicates:
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """Why each conversation is left out, as a code and a sentence; `None` for one that is used."""
-        places = [place_of(chat.where, self._numbers) for chat in chats]
-        return [
-            (EXACT if self._left_out[place] else NEAR, f"a duplicate; {LIST_NAME} says of which row")
-            if place in self._left_out
-            else None
-            for place in places
-        ]
+        numbers = {file: number for number, file in enumerate(self.files)}
+        # Whether it is an exact duplicate; `None`: it is none.
+        found = [self._left_out.get(place_of(chat.where, numbers)) for chat in chats]
+        sentence = f"a duplicate; {LIST_NAME} says of which row"
+        return [None if is_exact is None else (EXACT if is_exact else NEAR, sentence) for is_exact in found]
 
     @cached_property
     def _left_out(self) -> dict[int, bool]:
         """The places of the rows that are left out, and whether each is an exact duplicate."""
-        path, again = table_path(self.folder, self.source), f"Remove {self.folder}; the next build writes it again"
-        try:
-            table = map_npy(path)
-        except InputError as error:
-            raise InputError(f"{error}. {again}") from error
-        if table.dtype != TABLE or table.ndim != 1:
-            raise InputError(f"{path}: {table.dtype} of shape {table.shape}; expected {TABLE}, in a row. {again}")
-        return dict(table.tolist())
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {file: number for number, file in enumerate(self.files)}
+        return dict(map_npy(table_path(self.folder, self.source)).tolist())
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Workers read the table again, because it may be large."""
@@ -205,28 +192,45 @@ def find_duplicates(
         if len(minhashes) and options.near is not None:
             original = _joined(original, minhashes, options.near, progress)
 
-        digest = hashlib.sha256()
-        tables: list[list[tuple[int, bool]]] = [[] for _ in sources]
-        addresses = [tuple(files[name]) for name in sources]
-        out = HashedWriter(folder / LIST_NAME)
-        try:
-            for row in np.flatnonzero(original != np.arange(len(original))).tolist():
-                first = int(original[row])
-                is_exact = hashes[row] == hashes[first]
-                similarity = 1.0 if is_exact else round(float((minhashes[row] == minhashes[first]).mean()), 4)
-                # Numbers, not paths, so that the hash is the same elsewhere.
-                digest.update(json.dumps([[(owners[one], places[one]) for one in (row, first)], similarity]).encode())
-                where, of_first = (where_of(places[one], addresses[owners[one]]) for one in (row, first))
-                line = {"where": where, "duplicate_of": of_first, "similarity": similarity}
-                # The name of a file may have bytes that are no UTF-8.
-                out.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
-                tables[owners[row]].append((places[row], is_exact))
-            out.close()
-        finally:
-            out.abandon()
-        for name, table in zip(sources, tables, strict=True):
-            np.save(table_path(folder, name), np.array(sorted(table), TABLE), allow_pickle=False)
-    return {name: Duplicates(folder, name, digest.hexdigest(), options, tuple(files[name])) for name in sources}
+        left_out: list[Pair] = []
+        for row in np.flatnonzero(original != np.arange(len(original))).tolist():
+            first = int(original[row])
+            similarity = None
+            if hashes[row] != hashes[first]:
+                similarity = round(float((minhashes[row] == minhashes[first]).mean()), 4)
+            pair = [(owners[one], places[one]) for one in (row, first)]
+            left_out.append((pair[0], pair[1], similarity))
+        digest = _write(folder, {name: tuple(files[name]) for name in sources}, left_out)
+    return {name: Duplicates(folder, name, digest, options, tuple(files[name])) for name in sources}
+
+
+# The number of a row's source and its place, those of the row that it duplicates, and their similarity; `None`: exact.
+Pair = tuple[tuple[int, int], tuple[int, int], float | None]
+
+
+def _write(folder: Path, files: Mapping[str, Sequence[str]], left_out: Sequence[Pair]) -> str:
+    """Write the list of all rows that are left out, and a table for each source; the sha256 of the list.
+
+    The hash is of numbers of sources and rows, not of paths, so that it is the same elsewhere.
+    """
+    digest, of_source = hashlib.sha256(), [*files.values()]
+    tables: list[list[tuple[int, bool]]] = [[] for _ in files]
+    out = HashedWriter(folder / LIST_NAME)
+    try:
+        for row, first, similarity in left_out:
+            shown = 1.0 if similarity is None else similarity
+            digest.update(json.dumps([[row, first], shown]).encode())
+            where, of_first = (where_of(place, of_source[source]) for source, place in (row, first))
+            line = {"where": where, "duplicate_of": of_first, "similarity": shown}
+            # The name of a file may have bytes that are no UTF-8.
+            out.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
+            tables[row[0]].append((row[1], similarity is None))
+        out.close()
+    finally:
+        out.abandon()
+    for name, table in zip(files, tables, strict=True):
+        np.save(table_path(folder, name), np.array(sorted(table), TABLE), allow_pickle=False)
+    return digest.hexdigest()
 
 
 def _batches(source: ChatSource) -> Iterator[list[Conversation]]:
