@@ -264,6 +264,8 @@ def test_bad_rows_come_out_in_their_place(tmp_path: Path, row: Any, reason: str,
         ({"conversations": [{"value": "x"}]}, "message 0: role is missing"),
         ({"conversations": [{"from": "function_call", "value": "f("}]}, "message 0: function_call is 'f('"),
         ({"instruction": "a", "output": "b", "history": [["q"]]}, "history 0: expected a pair"),
+        ({"instruction": "a", "output": "b", "history": True}, "history is a bool; expected a list of pairs"),
+        ({"contents": [], "systemInstruction": {"parts": 1}}, "message 0: content is {'parts': 1}"),
     ],
 )
 def test_bad_turns_are_named(tmp_path: Path, row: dict[str, Any], says: str) -> None:

@@ -126,7 +126,8 @@ def gemini(row: Row) -> list[Any]:
     system = row.get("systemInstruction") or row.get("system_instruction")
     if system:
         parts = system.get("parts") if isinstance(system, Mapping) else None
-        turns.append({"role": "system", "content": system if parts is None else _gemini_texts(parts, "system")})
+        content = _gemini_texts(parts, "system") if isinstance(parts, list) else system
+        turns.append({"role": "system", "content": content})
     calls = 0  # over all messages, because their numbers become ids, which must differ within a conversation
     for index, turn in enumerate(list_at(row, "contents")):
         if not isinstance(turn, Mapping) or not isinstance(turn.get("parts"), list):

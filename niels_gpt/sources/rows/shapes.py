@@ -169,7 +169,10 @@ def prompt_of(row: Row, name: str) -> list[Any]:
     if more is not None and not isinstance(more, str):
         raise MessageError("wrong_type", f"input is a {type(more).__name__}; expected a text, or null")
     turns: list[Any] = []
-    for number, pair in enumerate(row.get("history") or []):
+    history = row.get("history") or []
+    if not isinstance(history, list):
+        raise MessageError("wrong_type", f"history is a {type(history).__name__}; expected a list of pairs, or null")
+    for number, pair in enumerate(history):
         # LLaMA-Factory's alpaca format has earlier turns as pairs.
         if not isinstance(pair, list) or len(pair) != 2:
             raise MessageError("wrong_type", f"history {number}: expected a pair of question and answer")
