@@ -15,7 +15,7 @@ from niels_gpt.doctor import Report, diagnose
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from tests.assets import ASSETS, FOLDERS
 from tests.renderers.tiny_families import folder_of
 
@@ -52,7 +52,7 @@ def _diagnosed(file: Path, renderer: Any, workers: int) -> Report:
 
 
 def _bundled() -> list[Conversation]:
-    return [chat for chat in ChatFile(chats_file()).iterate() if isinstance(chat, Conversation)]
+    return [chat for chat in chat_files([chats_file()]).iterate() if isinstance(chat, Conversation)]
 
 
 def _chats(folder: Path) -> tuple[Path, dict[str, float]]:

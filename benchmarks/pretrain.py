@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from benchmarks import inputs, texts
 from benchmarks.pairs import Result
 from niels_gpt.builds.documents import document_encoder
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 
 ROUNDS = 3
 SPANS = (4, 16)  # of a document: paragraphs and functions, together about 1 and 4 kB
@@ -87,7 +87,7 @@ def line_of(text: str) -> str:
 def _build(source: Path, folder: Path) -> float:
     encoder = document_encoder(TOKENIZER)
     encoder.encode(["<|im_end|>", "a"])  # loads the general path, which only such texts need
-    return _timed(lambda: inputs.build_whole_cache(TextFiles([source]), folder / "cache", encoder))
+    return _timed(lambda: inputs.build_whole_cache(text_files([source]), folder / "cache", encoder))
 
 
 def _timed(work: Callable[[], Any]) -> float:

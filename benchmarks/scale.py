@@ -63,13 +63,13 @@ def figures(folder: Path, tokenizer: Path) -> Iterator[tuple[str, float, str]]:
     from niels_gpt.builds.units import Unit, UnitTask, build_unit
     from niels_gpt.episodes import build_episodes
     from niels_gpt.renderers.registry import RendererOptions
-    from niels_gpt.sources.chat_files import ChatFile
+    from niels_gpt.sources.chat_files import chat_files
     from niels_gpt.store.checksums import file_record
 
     chats = folder / "chats.jsonl"
     write_rows(chats)
     size = chats.stat().st_size
-    source = ChatFile(chats).resolved()
+    source = chat_files([chats]).resolved()
     task = ConversationTask(as_encoder(RendererOptions().open(tokenizer)), "uint8")
     yield "pickled task and source that a worker loads once", len(pickled_job(task, source)) / 1e6, "MB"
     yield "hashing the input", size / 1e6 / timed(lambda: file_record(chats)), "MB/s"

@@ -26,7 +26,7 @@ from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files, describe_dialects
+from niels_gpt.sources.chat_files import ChatFiles, chat_files, describe_dialects
 from niels_gpt.sources.files.formats import format_of
 from niels_gpt.sources.files.inputs import Record
 from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
@@ -34,13 +34,13 @@ from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.preference_files import LOOKED_AT, PreferenceFiles, preference_files, preference_source
 from niels_gpt.sources.rows.shapes import FORMS
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import TextFiles, text_files
 from niels_gpt.store.remote import AnyFile
 
 Kind = Literal["episodes", "preferences", "sft", "pretrain"]
 KINDS: Final = get_args(Kind)
 Inputs: TypeAlias = Sequence[str | AnyFile]
-AnySource: TypeAlias = ChatFile | ChatFiles | PreferenceFiles | TextFiles
+AnySource: TypeAlias = ChatFiles | PreferenceFiles | TextFiles
 
 # What the build functions ask for and `build` may leave out.
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
@@ -114,7 +114,7 @@ def kind_of(inputs: Inputs, kind: str | None = None, form: str | None = None, ma
         return "pretrain"
     if preference_source([first], None) is not None:
         return "preferences"
-    if ChatFile(first).detected_dialect() is None:
+    if chat_files([first]).dialect_of(first) is None:
         rows = [one.value for one in islice(read_records(first), LOOKED_AT) if isinstance(one, Record)]
         if any(isinstance(row, dict) and isinstance(row.get("text"), str) for row in rows):
             return "pretrain"
@@ -128,7 +128,7 @@ def open_source(inputs: Inputs, kind: str, form: str | None = None, mapping: Row
         UsageError: no such format. InputError: a pattern matches nothing.
     """
     if kind == "pretrain":
-        return TextFiles(inputs)
+        return text_files(inputs)
     return preference_files(inputs, form) if kind == "preferences" else chat_files(inputs, form, mapping)
 
 

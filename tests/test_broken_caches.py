@@ -20,8 +20,8 @@ from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer, train_tokenizer
@@ -36,9 +36,9 @@ LAST = "train/shard_00002.bin"
 def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> Path:
     """A directory with a whole cache of each kind: `chats`, and `notes` with three train shards."""
     folder = tmp_path_factory.mktemp("pristine")
-    build_sft_cache(ChatFile(chats_file()).iterate(), str(folder / "chats"), tokenizer=tokenizer, val_frac=0.1, seed=42)
+    build_sft_cache(chat_files([chats_file()]), str(folder / "chats"), tokenizer=tokenizer, val_frac=0.1, seed=42)
     build_pretrain_cache(
-        TextFiles([notes_dir()]).iterate(),
+        text_files([notes_dir()]).iterate(),
         str(folder / "notes"),
         tokenizer=tokenizer,
         max_train_tokens=3 * SHARD_TOKENS - 100,

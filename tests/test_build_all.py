@@ -29,7 +29,7 @@ from niels_gpt.errors import CacheError, Mismatch
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers import create_renderer
 from niels_gpt.samples import notes_dir
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.inputs import Document
 from niels_gpt.sources.hub_corpora import articles
 from niels_gpt.sources.oasst1 import threads
@@ -343,10 +343,10 @@ def test_gutenberg_can_be_built_over_its_stub(builder: Builder, hub: Hub) -> Non
 
 def test_the_plan_names_a_source_of_its_own_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that reads neither the hub nor notes, as docs/add_a_source.md adds it."""
-    source: Any = ChatFile(tmp_path / "chats.jsonl")
+    source: Any = chat_files([tmp_path / "chats.jsonl"])
     monkeypatch.setattr(builds, "plan", lambda settings: [Target("mine", "sft/mine", source)])
     (found,) = builds.describe(Settings(tmp_path))
-    assert found == ("mine", "sft/mine", "niels_gpt.sources.chat_files.ChatFile")
+    assert found == ("mine", "sft/mine", "niels_gpt.sources.chat_files.ChatFiles")
 
 
 def test_a_dry_run_touches_neither_hub_nor_disk(builder: Builder, hub: Hub) -> None:

@@ -14,8 +14,8 @@ from niels_gpt.builds import rows
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.meta import read_meta
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 
@@ -34,13 +34,13 @@ def pretrain(out: Path, tokenizer: SentencePieceTokenizer, **changes: object) ->
         "seed": 1,
         "shuffle_buffer": 10,
     }
-    build_pretrain_cache(TextFiles([notes_dir()]).iterate(), str(out), tokenizer=tokenizer, **options | changes)
+    build_pretrain_cache(text_files([notes_dir()]).iterate(), str(out), tokenizer=tokenizer, **options | changes)
     return digests(out)
 
 
 def sft(out: Path, tokenizer: SentencePieceTokenizer, **changes: object) -> dict[str, str]:
     options: dict[str, object] = {"val_frac": 0.2, "seed": 1}
-    build_sft_cache(ChatFile(chats_file()).iterate(), str(out), tokenizer=tokenizer, **options | changes)
+    build_sft_cache(chat_files([chats_file()]).iterate(), str(out), tokenizer=tokenizer, **options | changes)
     return digests(out)
 
 
@@ -84,7 +84,7 @@ def test_building_leaves_global_random_states_alone(build: object, tmp_path: Pat
 
 
 def test_nothing_of_the_place_or_time_is_recorded(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    sft(tmp_path / "a", tokenizer, source_name="chats", source_config=ChatFile(chats_file()).config())
+    sft(tmp_path / "a", tokenizer, source_name="chats", source_config=chat_files([chats_file()]).config())
     text = (tmp_path / "a" / "meta.json").read_text()
     assert str(tmp_path) not in text
     assert str(chats_file().parent) not in text

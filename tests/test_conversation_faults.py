@@ -26,7 +26,7 @@ from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, NielsError
 from niels_gpt.renderers.base import RendererPool, build_training_sample, build_training_samples
-from niels_gpt.sources.chat_files import ChatFile, from_dataset
+from niels_gpt.sources.chat_files import chat_files, from_dataset
 from tests.assets import FOLDERS
 from tests.renderers.every_template import renderer_of as template_of
 from tests.renderers.tiny_families import TOKENS, renderer_of
@@ -232,7 +232,7 @@ def ids_and_masks(door: str, row: Row, folder: Path) -> Any:
     if door in ("file", "from_dataset"):
         file, out = folder / "rows.jsonl", folder / "out"
         file.write_text(json.dumps(row) + "\n", encoding="utf-8")
-        rows = ChatFile(file) if door == "file" else from_dataset([row])
+        rows = chat_files([file]) if door == "file" else from_dataset([row])
         build_episodes(rows, out, encoder=one, val_frac=0)
         stored = open_dataset(out).split("train").row(0)
         return stored.ids.tolist(), (np.asarray(stored.weights) > 0).tolist()
@@ -340,4 +340,6 @@ def test_c8_a_row_that_does_not_come_back_is_named(said: Row, at: int, tmp_path:
     assert trip.difference.message == at
     encoder = as_encoder(one, policy=RenderingPolicy(prove=True))
     with pytest.raises(DataError, match=rf"rows\.jsonl:2: message {at}: "):
-        build_episodes(ChatFile(rows), tmp_path / "out", encoder=encoder, val_frac=0, max_bad_rows=0 if at > 1 else 1)
+        build_episodes(
+            chat_files([rows]), tmp_path / "out", encoder=encoder, val_frac=0, max_bad_rows=0 if at > 1 else 1
+        )

@@ -21,8 +21,8 @@ import json, os, sys
 from pathlib import Path
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.tokenizer import load_tokenizer
 from tests.killing import count_and_kill
 
@@ -31,10 +31,10 @@ tokenizer = load_tokenizer(sys.argv[1])
 
 def build(kind, out, overwrite):
     if kind == "sft":
-        build_sft_cache(ChatFile(chats_file()).iterate(), out, tokenizer=tokenizer, val_frac=0.1, seed=1,
+        build_sft_cache(chat_files([chats_file()]).iterate(), out, tokenizer=tokenizer, val_frac=0.1, seed=1,
                         num_threads=1, overwrite=overwrite)
     else:
-        build_pretrain_cache(TextFiles([notes_dir()]).iterate(), out, tokenizer=tokenizer, max_train_tokens=1 << 40,
+        build_pretrain_cache(text_files([notes_dir()]).iterate(), out, tokenizer=tokenizer, max_train_tokens=1 << 40,
                              max_val_tokens=1 << 40, val_frac=0.1, shard_bytes=8192, seed=1, shuffle_buffer=9,
                              num_threads=1, overwrite=overwrite)
 

@@ -17,9 +17,9 @@ import pytest
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, UNLIMITED_TOKENS
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.inputs import Record, read_jsonl
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.assets import needs_assets
 from tests.conftest import REPOSITORY
@@ -38,7 +38,7 @@ def test_the_page_on_episodes(tmp_path: Path, tokenizer_dir: Path, monkeypatch: 
     sources = [row | {"source": "web" if number % 4 == 0 else "chats"} for number, row in enumerate(rows * 2)]
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sources))
     tokenizer = SentencePieceTokenizer(tokenizer_dir / "spm.model")
-    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes" / "more", encoder=tokenizer)
+    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes" / "more", encoder=tokenizer)
     monkeypatch.chdir(tmp_path)
     found = blocks(REPOSITORY / "docs" / "episodes.md")
     assert len(found) >= 8
@@ -135,7 +135,7 @@ def test_the_pages_on_exports_and_trainers(
     model = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
     (model / "chat_template.jinja").write_text(CHATML)
 
-    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes" / "chats", encoder=tokenizer)
+    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes" / "chats", encoder=tokenizer)
     monkeypatch.chdir(tmp_path)
     found = blocks(REPOSITORY / "docs" / page)
     assert len(found) >= 2
@@ -320,10 +320,10 @@ def test_the_readme_and_the_first_page_of_the_site(
     (tmp_path / "model" / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
     shutil.copy(chats_file(), tmp_path / "chats.jsonl")
     tokenizer = SentencePieceTokenizer(tokenizer_dir / "spm.model")
-    build_sft_cache(ChatFile(chats_file()).iterate(), "cache/sft/chats", tokenizer=tokenizer, val_frac=0.1, seed=1)
+    build_sft_cache(chat_files([chats_file()]).iterate(), "cache/sft/chats", tokenizer=tokenizer, val_frac=0.1, seed=1)
     budget = {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS, "val_frac": 0.05}
     build_pretrain_cache(
-        TextFiles([notes_dir()]).iterate(),
+        text_files([notes_dir()]).iterate(),
         "cache/pretrain/notes",
         tokenizer=tokenizer,
         shard_bytes=DEFAULT_SHARD_BYTES,

@@ -22,8 +22,8 @@ from niels_gpt.errors import NielsError
 from niels_gpt.export import export
 from niels_gpt.samples import notes_dir
 from niels_gpt.scale.publish import publish
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import cli_here
 from tests.scale.builds import write_chats
@@ -35,10 +35,10 @@ Ask = Callable[[str], tuple[int, str, str]]
 def world(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> Path:
     """One dataset of each kind, an export of each format that is imported, and a published one."""
     folder = tmp_path_factory.mktemp("world")
-    chats = ChatFile(write_chats(folder / "chats.jsonl", 20, bad=False))
+    chats = chat_files([write_chats(folder / "chats.jsonl", 20, bad=False)])
     build_sft_cache(chats.iterate(), str(folder / "sft"), tokenizer=tokenizer, val_frac=0.2, seed=1)
     build_pretrain_cache(
-        TextFiles([notes_dir()]).iterate(),
+        text_files([notes_dir()]).iterate(),
         str(folder / "pretrain"),
         tokenizer=tokenizer,
         max_train_tokens=3000,

@@ -24,8 +24,8 @@ from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.export import export
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.test_bad_input import DATA, Niels, runner
 from tests.test_manifests import as_the_original_writes_it
@@ -95,10 +95,10 @@ def edited(manifest: dict[str, Any], place: tuple[str, ...], value: Any) -> dict
 def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> Path:
     """A cache of each kind, episodes, and an export of them."""
     folder = tmp_path_factory.mktemp("pristine")
-    chats = ChatFile(chats_file())
+    chats = chat_files([chats_file()])
     build_sft_cache(chats.iterate(), str(folder / "chats"), tokenizer=tokenizer, val_frac=0.1, seed=42)
     build_pretrain_cache(
-        TextFiles([notes_dir()]).iterate(),
+        text_files([notes_dir()]).iterate(),
         str(folder / "notes"),
         tokenizer=tokenizer,
         max_train_tokens=3000,

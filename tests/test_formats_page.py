@@ -18,9 +18,9 @@ from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.preferences import build_preferences
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
 from tests.test_documentation import blocks
@@ -36,7 +36,7 @@ def names(tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest
     from tests.renderers.tiny_families import folder_of
 
     monkeypatch.chdir(tmp_path)
-    chats, notes = ChatFile(chats_file()), TextFiles([notes_dir()])
+    chats, notes = chat_files([chats_file()]), text_files([notes_dir()])
     budgets = {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS, "val_frac": 0.1}
     build_pretrain_cache(
         notes.iterate(),
@@ -84,7 +84,7 @@ def test_the_page_reads_what_was_written(names: dict[str, Any]) -> None:
     """Ids, masks and texts that the page's code reads are those of the inputs."""
     tokenizer, renderer = names["tokenizer"], names["renderer"]
     special = tokenizer.special_token_ids()
-    eot, documents = special["eot"], {document.text for document in TextFiles([notes_dir()]).iterate()}
+    eot, documents = special["eot"], {document.text for document in text_files([notes_dir()]).iterate()}
     for stream in names["streams"].values():
         assert stream[-1] == eot
         texts = np.split(stream, np.flatnonzero(stream == eot)[:-1] + 1)
@@ -146,7 +146,7 @@ def test_a_changed_byte_is_found(names: dict[str, Any]) -> None:
 
 def test_packed_episodes_are_as_the_page_says(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     """Texts are numbered from 0 in every episode, and the manifest has those of the keys that the page names."""
-    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "chats", encoder=tokenizer, seed=1)
+    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "chats", encoder=tokenizer, seed=1)
     pack_episodes(tmp_path / "chats", tmp_path / "packed", block_size=2048)
     numbers = np.fromfile(tmp_path / "packed/train/segment_ids.bin", "<u2")
     for start, length in np.fromfile(tmp_path / "packed/train/episodes.idx", "<u8").reshape(-1, 2).tolist():

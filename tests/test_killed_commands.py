@@ -39,7 +39,7 @@ from niels_gpt.cache.build_all import Target
 from niels_gpt.cli.main import main
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
-from niels_gpt.sources.roam import RoamNotes
+from niels_gpt.sources.roam import roam_notes
 from tests.killing import count_and_kill
 import niels_gpt.cache.build_all
 from niels_gpt.cli import corpora
@@ -51,7 +51,7 @@ def run(command):
         GPTEpisodeDataLoader(config, None, command[1], pad_token_id=0, packing=True, too_long="head")
         return 0
     if command[0] == "stub":  # what --with-gutenberg does, without the hub
-        notes, command = RoamNotes(Path(command[1])), command[2:]
+        notes, command = roam_notes(Path(command[1])), command[2:]
         limits = {"max_train_tokens": 1 << 40, "max_val_tokens": 1 << 40, "val_frac": 0.1}
         niels_gpt.cache.build_all.plan = lambda settings: [Target("gutenberg", "pretrain/gutenberg", notes, limits)]
     sys.argv = ["niels-gpt", *command]

@@ -22,7 +22,7 @@ from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.samples import chats_file
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
@@ -111,7 +111,7 @@ def conversations(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentenceP
     """The demo's SFT cache, opened as a training job would."""
     cache = tmp_path_factory.mktemp("stop") / "chats"
     build_sft_cache(
-        ChatFile(chats_file()).iterate(),
+        chat_files([chats_file()]).iterate(),
         str(cache),
         tokenizer=tokenizer,
         val_frac=DEFAULT_VAL_FRAC,

@@ -14,7 +14,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.renderers.registry import FAMILIES, RendererOptions
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.sources.chat_files import ChatFile, from_dataset, nth_conversation
+from niels_gpt.sources.chat_files import chat_files, from_dataset, nth_conversation
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.rejections import Rejected
 from tests.renderers.tiny_families import folder_of, renderer_of
@@ -128,7 +128,7 @@ def test_rows_of_files(name: str, tmp_path: Path) -> None:
     for form, row in rows.items():
         file = tmp_path / f"{form}.jsonl"
         file.write_text(json.dumps(row) + "\n", encoding="utf-8")
-        (read,) = ChatFile(file, dialect=form).iterate()
+        (read,) = chat_files([file], dialect=form).iterate()
         assert isinstance(read, Rejected)
         assert (read.reason, read.detail) == ("unsupported_media", f"{file}:1: {sentence(kind)}")
     pair = tmp_path / "pairs.jsonl"
@@ -146,7 +146,7 @@ def test_rows_as_gemini_writes_them(tmp_path: Path) -> None:
         kind, part = PARTS[name]
         turns = [{"role": "user", "parts": [{"text": "a"}]}, {"role": role, "parts": [{"text": "b"}, part]}]
         file.write_text(json.dumps({"contents": turns}) + "\n", encoding="utf-8")
-        (read,) = ChatFile(file, dialect="gemini").iterate()
+        (read,) = chat_files([file], dialect="gemini").iterate()
         assert isinstance(read, Rejected)
         assert read.detail == f"{file}:1: {sentence(kind, 'message 1: parts.1')}"
 
@@ -220,7 +220,7 @@ def test_columns_of_files(case: str, tmp_path: Path) -> None:
     chats = written("chats.jsonl", messages=GOOD)
     pairs = written("pairs.jsonl", prompt="a", chosen="b", rejected="c")
     for path, rows in (
-        (chats, ChatFile(Path(chats)).iterate()),
+        (chats, chat_files([Path(chats)]).iterate()),
         (pairs, preference_files([pairs]).iterate()),
     ):
         good, read = rows

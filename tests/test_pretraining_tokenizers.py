@@ -26,7 +26,7 @@ from niels_gpt.datasets import open_dataset
 from niels_gpt.errors import CacheError, DataError, Mismatch, TokenizerError, UsageError
 from niels_gpt.progress import SILENT
 from niels_gpt.samples import notes_dir
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.store.documents import DocumentSplit
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.verify import verify_dataset
@@ -284,7 +284,7 @@ def by_hand_of(folder: Path, texts: list[str]) -> list[int]:
 
 @pytest.mark.parametrize(("workers", "slice_bytes"), [(1, 5_000), (2, 9_000), (3, 30_000)])
 def test_any_number_of_workers(folders: dict[str, Path], tmp_path: Path, workers: int, slice_bytes: int) -> None:
-    texts = TextFiles([write_texts(tmp_path / "texts", 150)])
+    texts = text_files([write_texts(tmp_path / "texts", 150)])
     built_from("pretrain", texts, tmp_path / "one", folders["NFC"])
     built_from("pretrain", texts, tmp_path / "more", folders["NFC"], units(slice_bytes, workers))
     assert digests(tmp_path / "one") == digests(tmp_path / "more")
@@ -292,7 +292,7 @@ def test_any_number_of_workers(folders: dict[str, Path], tmp_path: Path, workers
 
 def test_a_killed_worker_and_a_failed_build(folders: dict[str, Path], tmp_path: Path) -> None:
     write_texts(tmp_path / "texts", 150)
-    source = TextFiles([tmp_path / "texts" / "20.jsonl"])
+    source = text_files([tmp_path / "texts" / "20.jsonl"])
     known = {"source_name": source.name, "source_config": source.config()}
     (tmp_path / "marks").mkdir()
     at = [part.start for part in source.slices(8_000)][2]

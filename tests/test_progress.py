@@ -23,11 +23,11 @@ from niels_gpt.imports.run import import_episodes
 from niels_gpt.progress import Progress
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish as publish_dataset
-from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.filters import Filtered, RowFilters
 from niels_gpt.sources.files.hashed_files import fingerprint
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.store.verify import verify_dataset
 from tests.conftest import FakeTokenizer
 
@@ -87,14 +87,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SOURCES: dict[str, Callable[[Path], Any]] = {
-    "lines": lambda folder: ChatFile(folder / "a.jsonl"),
-    "compressed": lambda folder: ChatFile(folder / "b.jsonl.gz"),
-    "array": lambda folder: ChatFile(folder / "c.json"),
-    "parquet": lambda folder: ChatFile(folder / "d.parquet"),
+    "lines": lambda folder: chat_files([folder / "a.jsonl"]),
+    "compressed": lambda folder: chat_files([folder / "b.jsonl.gz"]),
+    "array": lambda folder: chat_files([folder / "c.json"]),
+    "parquet": lambda folder: chat_files([folder / "d.parquet"]),
     "several": lambda folder: chat_files([folder / "a.jsonl", folder / "d.parquet"]),
-    "filtered": lambda folder: Filtered(ChatFile(folder / "a.jsonl"), (RowFilters(min_messages=1),)),
+    "filtered": lambda folder: Filtered(chat_files([folder / "a.jsonl"]), (RowFilters(min_messages=1),)),
     "preferences": lambda folder: preference_files([folder / "pairs.jsonl"]),
-    "texts": lambda folder: TextFiles([folder / "text.jsonl", folder / "large.txt"]),
+    "texts": lambda folder: text_files([folder / "text.jsonl", folder / "large.txt"]),
 }
 
 

@@ -230,7 +230,7 @@ class Build:
             )
         elif executor is not None:
             raise UsageError(
-                f"{type(rows).__name__} cannot be cut into units; pass the source itself (ChatFile(path)), or no "
+                f"{type(rows).__name__} cannot be cut into units; pass the source itself (chat_files([path])), or no "
                 "executor"
             )
         else:

@@ -35,7 +35,7 @@ from niels_gpt.recipes.schema import SourceTable
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.registry import RendererOptions
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, table_path
 from niels_gpt.sources.curation.filters import Filtered, RowCheck
@@ -206,7 +206,7 @@ def _function(loaded: LoadedRecipe, table: SourceTable, allow_code: bool) -> Row
     return RowFunction.load(table.function, loaded.base)
 
 
-def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | None) -> ChatFile | ChatFiles:
+def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | None) -> ChatFiles:
     system = table.default_system
     if system is None and not _writes_sentinels(loaded):  # the encoder of sentinels adds the recipe's one
         system = loaded.recipe.rows.default_system
@@ -217,24 +217,21 @@ def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | No
         raise InputError(f"source {table.name}: {error}") from error
 
 
-def _checked(source: ChatFile | ChatFiles, checks: Sequence[RowCheck]) -> ChatSource:
+def _checked(source: ChatFiles, checks: Sequence[RowCheck]) -> ChatSource:
     return Filtered(source, tuple(checks)) if checks else source
 
 
 def _duplicates(
     loaded: LoadedRecipe,
     sources: Mapping[str, ChatSource],
-    files: Mapping[str, ChatFile | ChatFiles],
+    files: Mapping[str, ChatFiles],
     progress: Progress,
 ) -> dict[str, Duplicates]:
     """The check for duplicates of each source. If an earlier run searched the same rows, its result is used again."""
     table = loaded.recipe.duplicates
     assert table is not None
     options, folder = table.options(), loaded.place(loaded.recipe.out) / "duplicates"
-    names = {
-        name: [str(one.path) for one in (source.files if isinstance(source, ChatFiles) else (source,))]
-        for name, source in files.items()
-    }
+    names = {name: [str(file) for file in source.files] for name, source in files.items()}
     wanted = json_bytes(
         {
             "sources": {name: source.config(progress) for name, source in sources.items()},

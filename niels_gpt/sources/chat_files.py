@@ -1,4 +1,4 @@
-"""Conversations from the user's own files: one file (`ChatFile`), several (`ChatFiles`), or the rows of a dataset.
+"""Conversations from the user's own files (`ChatFiles`), or the rows of a dataset.
 
 Each row goes the same way::
 
@@ -11,68 +11,68 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, shown
 from niels_gpt.messages import Conversation
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
-from niels_gpt.sources.files.listing import ROW_NAMES, FileList, list_files
+from niels_gpt.sources.file_source import FileSource
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
+from niels_gpt.sources.files.listing import ROW_NAMES, list_files
 from niels_gpt.sources.files.records import read_records
-from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.rows.chats import read_chat
 from niels_gpt.sources.rows.shapes import DIALECTS, PROVIDERS, candidates, detect
-from niels_gpt.store.remote import AnyFile, address, as_file
+from niels_gpt.store.remote import AnyFile
 
 SAMPLED: Final = 100  # rows that are read to detect a format
 LABELS: Final = ("kto_tag", "label")  # of KTO: whether a completion is desirable
 
 
 @dataclass(frozen=True)
-class ChatFile(ChatSource):
-    """A file of conversations: `.jsonl`, `.json`, `.parquet`, the first two also as `.gz` or `.zst`.
+class ChatFiles(FileSource[Conversation], ChatSource):
+    """Files of conversations, read in order, each in its own dialect; made by `chat_files`.
+
+    Of several files the metadata of a row without `source` gets the name of its file as `source`.
 
     Args:
-        path: the file, or its URL (`s3://bucket/chats.jsonl`, extra `remote` or `s3`).
-        dialect: one of `shapes.DIALECTS`; `None` takes that of the first row that has the keys of one.
+        dialect: one of `shapes.DIALECTS`; `None` takes that of the first row of each file that has the keys of one.
         mapping: how the rows are renamed before they are read.
+        detected: the dialects of the files, once they are detected.
 
     Raises:
         UsageError: an unknown dialect, or one that the mapping's columns contradict.
-        InputError: the file is missing, a directory, empty or damaged (when it is read).
+        InputError: a file is empty or damaged (when it is read).
     """
 
-    path: AnyFile
     dialect: str | None = None
     mapping: RowMapping = NO_MAPPING
-    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
-    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
+    detected: tuple[str | None, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", as_file(self.path))  # callers may pass a string
         if self.dialect is not None and self.dialect not in DIALECTS:
             raise UsageError(f"no format {self.dialect!r}; known: {', '.join(DIALECTS)}")
         implied = self.mapping.dialect
         if implied is not None and self.dialect not in (None, implied):
             raise UsageError(f"the columns make rows of {implied}, and the format is {self.dialect}; leave one out")
 
+    def facts(self) -> dict[str, Any]:
+        """The dialect of a single file, and the mapping."""
+        one = {"dialect": self.dialect_of(self.files[0])} if self._is_one else {}
+        return {**one, **self.mapping.describe()}
+
+    def of_files(self) -> list[dict[str, Any]]:
+        """The dialect of each of several files."""
+        return [] if self._is_one else [{"dialect": self.dialect_of(file)} for file in self.files]
+
     @property
-    def name(self) -> str:
-        """The file's name up to its first dot."""
-        return self.path.name.partition(".")[0]
+    def _is_one(self) -> bool:
+        return len(self.files) == 1
 
-    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """Name, bytes and sha256 of the file, and the dialect that it is read as. Reads the file once."""
-        inputs = self.hashed.fingerprint([existing_file(self.path)], progress)
-        return {"inputs": inputs, "dialect": self.detected_dialect(), **self.mapping.describe()}
-
-    def detected_dialect(self) -> str | None:
-        """The dialect of the first hundred rows; `None` if none of them has the keys of any.
+    def dialect_of(self, file: AnyFile) -> str | None:
+        """The dialect of a file's first hundred rows; `None` if none of them has the keys of any.
 
         Raises:
             UsageError: a row can be read in two ways, which give different messages; or it has a completion that is
@@ -80,8 +80,10 @@ class ChatFile(ChatSource):
         """
         if self.dialect is not None or self.mapping.dialect is not None:
             return self.dialect or self.mapping.dialect
+        if self.detected:
+            return self.detected[self.files.index(file)]
         seen: dict[str, None] = {}  # in the order of the rows
-        for record in islice(self._mapped(read_records(self.path)), SAMPLED):
+        for record in islice(self._mapped(read_records(file)), SAMPLED):
             if isinstance(record, Record) and isinstance(record.value, dict):
                 found = candidates(record.value)
                 self._refuse_two_readings(record, found)
@@ -103,35 +105,20 @@ class ChatFile(ChatSource):
             both = "; ".join(f"as {name}: {_reading(row)}" for name, row in usable.items())
             raise UsageError(f"{record.where} can be read in two ways, {both}. Choose one with --format")
 
-    def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
-        """The normalised conversations in order, from row `start` on; `Rejected` in place of unusable rows."""
-        self.count.begin([self.path])
-        rows = self._conversations(islice(read_records(self.path, self.count), start, None))
-        return self.hashed.checked(rows, [self.path])
+    def resolved(self) -> ChatFiles:
+        """See `Sliceable`: the dialects are detected once, not for every slice."""
+        return replace(self, detected=tuple(self.dialect_of(file) for file in self.files), count=ReadProgress())
 
-    def fraction_read(self) -> float | None:
-        """See `Source`: the fraction of the bytes."""
-        return self.count.fraction()
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`."""
-        slices = slice_files([self.path], slice_bytes, lambda path: slice_file(path, slice_bytes))
-        return self.hashed.checked(slices, [self.path])
-
-    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
-        """See `Sliceable`."""
-        return self.hashed.checked(self._conversations(read_slice(self.path, part, self.count)), [self.path])
-
-    def resolved(self) -> ChatFile:
-        """See `Sliceable`: the dialect is detected once, not for every slice."""
-        # With a counter of its own: this process and a worker read at the same time.
-        return replace(self, dialect=self.detected_dialect() or "messages", count=ReadProgress())
-
-    def _conversations(self, records: Iterable[Record | Rejected]) -> Iterator[Conversation | Rejected]:
+    def converted(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Conversation | Rejected]:
+        """See `FileSource`."""
         # Rows without the keys of any format are read as messages, and refused with the keys that they have.
-        dialect = self.detected_dialect() or "messages"
-        for record in self._mapped(records):
-            yield record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)
+        dialect = self.dialect_of(file) or "messages"
+        source = None if self._is_one else file.name.partition(".")[0]
+        for record in self._mapped(items):
+            row = record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)
+            if source and isinstance(row, Conversation) and row.metadata.get("source") in (None, ""):
+                row = replace(row, metadata={**row.metadata, "source": source})
+            yield row
 
     def _mapped(self, records: Iterable[Record | Rejected]) -> Iterable[Record | Rejected]:
         """The records after the mapping's function, if it has one."""
@@ -226,8 +213,7 @@ def nth_conversation(path: str | AnyFile, number: int) -> Conversation:
     row = next(source.iterate(start=number), None)
     if row is None:
         # Counted only for this message: rows up to `number` are skipped without being counted.
-        files = source.files if isinstance(source, ChatFiles) else [source]
-        count = sum(1 for file in files for _ in read_records(file.path, ReadProgress()))
+        count = sum(1 for file in source.files for _ in read_records(file))
         held = f"it has {count:,}, counted from 0" if count else "it has none"
         raise UsageError(f"{path}: there is no conversation {number:,}; {held}")
     if isinstance(row, Rejected):
@@ -235,101 +221,23 @@ def nth_conversation(path: str | AnyFile, number: int) -> Conversation:
     return row
 
 
-@dataclass(frozen=True)
-class ChatFiles(ChatSource):
-    """Several files of conversations, read in order, each in its own dialect.
-
-    The metadata of a row without `source` gets the name of its file as `source`.
-
-    Raises:
-        UsageError: the same file twice.
-    """
-
-    files: tuple[ChatFile, ...]
-    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
-    listing: FileList = field(default_factory=lambda: FileList(()), compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for path, times in Counter(file.path for file in self.files).items():
-            if times > 1:
-                raise UsageError(f"{path}: named {times} times; name each file once")
-
-    @property
-    def name(self) -> str:
-        """The name of the first file, and the number of the others: `a + 2 more`."""
-        more = len(self.files) - 1
-        return self.files[0].name + (f" + {more} more" if more else "")
-
-    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """Name, bytes and sha256 of each file, and the dialect that it is read as. Reads every file once."""
-        hashed = self.hashed.fingerprint([existing_file(file.path) for file in self.files], progress)
-        inputs = [{**one, "dialect": file.detected_dialect()} for one, file in zip(hashed, self.files, strict=True)]
-        return {"inputs": inputs, **self.listing.recorded(progress), **self.files[0].mapping.describe()}
-
-    def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
-        """The conversations of the first file, then of the second, ..., from row `start` on of all rows."""
-        for file in self.files:  # all of them now, so that the total is known with the first row
-            file.count.begin([file.path])
-        return islice(self._rows_of(self.files), start, None)
-
-    def fraction_read(self) -> float | None:
-        """See `Source`: the fraction of the bytes."""
-        total = sum(file.count.total for file in self.files)
-        read = sum(file.count.total * (file.count.fraction() or 0.0) for file in self.files)
-        return min(1.0, read / total) if read and total else None
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: small files share a slice, because a unit has costs of its own."""
-        paths = [file.path for file in self.files]
-        slices = slice_files(paths, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=slice_bytes)
-        return self.hashed.checked(slices, paths)
-
-    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
-        """See `Sliceable`."""
-        # Nothing counts but what is read of this slice, so that the fraction is the slice's own.
-        for file in self.files:
-            file.count.begin(())
-        if part.kind == "files":
-            return self._rows_of(self.files[part.start : part.stop])
-        file = next(file for file in self.files if address(file.path) == part.path)
-        return self.hashed.checked(_sourced(file, file.read(part)), [file.path])
-
-    def resolved(self) -> ChatFiles:
-        """See `Sliceable`."""
-        return replace(self, files=tuple(file.resolved() for file in self.files))
-
-    def _rows_of(self, files: Iterable[ChatFile]) -> Iterator[Conversation | Rejected]:
-        rows = (self.hashed.checked(_sourced(file, file.iterate()), [file.path]) for file in files)
-        return chain.from_iterable(rows)
-
-
-def _sourced(file: ChatFile, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:
-    for row in rows:
-        if isinstance(row, Conversation) and row.metadata.get("source") in (None, ""):
-            yield replace(row, metadata={**row.metadata, "source": file.name})
-        else:
-            yield row
-
-
 def chat_files(
     inputs: Sequence[str | AnyFile],
     dialect: str | None = None,
     mapping: RowMapping = NO_MAPPING,
-) -> ChatFile | ChatFiles:
+) -> ChatFiles:
     """The source of files, directories, URLs and glob patterns, in this order without repeats.
 
     Raises:
-        UsageError: an unknown dialect. InputError: a pattern or directory matches nothing.
+        UsageError: an unknown dialect. InputError: a path is missing, a pattern or directory matches nothing.
     """
-    listing = list_files(inputs, ROW_NAMES)
-    files = tuple(ChatFile(path, dialect, mapping) for path in listing.taken)
-    return files[0] if len(files) == 1 and not listing.passed_over else ChatFiles(files, listing=listing)
+    return ChatFiles(list_files(inputs, ROW_NAMES), dialect, mapping)
 
 
-def describe_dialects(source: ChatFile | ChatFiles, config: dict[str, Any]) -> str:
+def describe_dialects(source: ChatFiles, config: dict[str, Any]) -> str:
     """A line for the user: the dialect that each file is read as."""
-    if isinstance(source, ChatFile):
-        return f"{source.path}: read as {config['dialect'] or 'messages'} (override with --format)"
+    if len(source.files) == 1:
+        return f"{source.files[0]}: read as {config['dialect'] or 'messages'} (override with --format)"
     dialects = Counter(one["dialect"] or "messages" for one in config["inputs"])
     counts = ", ".join(f"{number} as {dialect}" for dialect, number in dialects.items())
     return f"{len(source.files)} files: {counts} (override with --format)"

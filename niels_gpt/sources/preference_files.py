@@ -2,64 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
-from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.base import Source
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
-from niels_gpt.sources.files.listing import ROW_NAMES, FileList, list_files
+from niels_gpt.sources.chat_files import chat_files
+from niels_gpt.sources.file_source import FileSource
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
+from niels_gpt.sources.files.listing import ROW_NAMES, list_files
 from niels_gpt.sources.files.records import read_records
-from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
 from niels_gpt.sources.rows.preference_rows import Preference, to_preference
 from niels_gpt.sources.rows.shapes import FORMS, detect_form
-from niels_gpt.store.remote import AnyFile, address
+from niels_gpt.store.remote import AnyFile
 
 LOOKED_AT = 100  # rows of a file that are read to find its form
 MOST_COLUMNS = 12  # names of columns in a message
 
 
 @dataclass(frozen=True)
-class PreferenceFiles(Source[Preference]):
-    """Files of preferences: `.jsonl`, `.json`, `.parquet`, the first two also as `.gz` or `.zst`.
+class PreferenceFiles(FileSource[Preference]):
+    """Files of preferences; made by `preference_files`.
 
     Args:
-        files: the files, or their URLs.
         form: one of `shapes.FORMS`; `None`: that of the first row that has the columns of one.
 
     Raises:
         UsageError: an unknown form.
     """
 
-    files: tuple[AnyFile, ...]
     form: str | None = None
-    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
-    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
-    listing: FileList = field(default_factory=lambda: FileList(()), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.form is not None and self.form not in FORMS:
             raise UsageError(f"no form {self.form!r}; known: {', '.join(FORMS)}{did_you_mean(self.form, FORMS)}")
 
-    @property
-    def name(self) -> str:
-        """The name of the first file, and the number of the others: `a + 2 more`."""
-        more = len(self.files) - 1
-        return self.files[0].name.partition(".")[0] + (f" + {more} more" if more else "")
-
-    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """Name, bytes and sha256 of each file, and the form of their rows. Reads every file once."""
-        inputs = self.hashed.fingerprint([existing_file(path) for path in self.files], progress)
-        return {"inputs": inputs, **self.listing.recorded(progress), "form": self.detected_form()}
-
-    def fraction_read(self) -> float | None:
-        """How much of the files has been read so far, 0 to 1; `None` if that is not known."""
-        return self.count.fraction()
+    def facts(self) -> dict[str, Any]:
+        """The form of the rows."""
+        return {"form": self.detected_form()}
 
     def detected_form(self) -> str:
         """The form of the rows.
@@ -83,36 +64,14 @@ class PreferenceFiles(Source[Preference]):
             )
         return forms[0]
 
-    def iterate(self, *, start: int = 0) -> Iterator[Preference | Rejected]:
-        """The preferences in order, from row `start` on; `Rejected` in place of unusable rows."""
-        form = self.detected_form()
-        self.count.begin(self.files)
-        records = chain.from_iterable(
-            self.hashed.checked(read_records(path, self.count), [path]) for path in self.files
-        )
-        return _preferences(islice(records, start, None), form)
-
-    def __iter__(self) -> Iterator[Preference | Rejected]:
-        return self.iterate()
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: small files share a slice."""
-        below = slice_bytes if len(self.files) > 1 else 0  # one file has no neighbours to share a slice with
-        slices = slice_files(self.files, slice_bytes, lambda path: slice_file(path, slice_bytes), whole_below=below)
-        return self.hashed.checked(slices, self.files)
-
-    def read(self, part: Slice) -> Iterator[Preference | Rejected]:
-        """See `Sliceable`."""
-        form = self.detected_form()
-        if part.kind == "files":
-            files = self.files[part.start : part.stop]
-            return self.hashed.checked(_preferences(chain.from_iterable(map(read_records, files)), form), files)
-        path = next(path for path in self.files if address(path) == part.path)
-        return self.hashed.checked(_preferences(read_slice(path, part, self.count), form), [path])
-
     def resolved(self) -> PreferenceFiles:
         """See `Sliceable`: the form is detected once, not for every slice."""
         return replace(self, form=self.detected_form(), count=ReadProgress())
+
+    def converted(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Preference | Rejected]:
+        """See `FileSource`."""
+        form = self.detected_form()
+        return (item if isinstance(item, Rejected) else record_to_preference(item, form) for item in items)
 
 
 def preference_source(inputs: Sequence[str | AnyFile], form: str | None) -> PreferenceFiles | None:
@@ -124,7 +83,7 @@ def preference_source(inputs: Sequence[str | AnyFile], form: str | None) -> Pref
         return preference_files(inputs, form) if form in FORMS else None
     found = preference_files(inputs)
     # Rows may hold a conversation beside the two sides (UltraFeedback's `messages`): then the form has to be named.
-    if ChatFile(found.files[0]).detected_dialect() is not None:
+    if chat_files(found.files[:1]).dialect_of(found.files[0]) is not None:
         return None
     return found if _form_of(found.files[0]) == "preference" else None
 
@@ -135,8 +94,7 @@ def preference_files(inputs: Sequence[str | AnyFile], form: str | None = None) -
     Raises:
         UsageError: an unknown form. InputError: a pattern matches nothing.
     """
-    listing = list_files(inputs, ROW_NAMES)
-    return PreferenceFiles(listing.taken, form, listing=listing)
+    return PreferenceFiles(list_files(inputs, ROW_NAMES), form)
 
 
 def record_to_preference(record: Record, form: str) -> Preference | Rejected:
@@ -148,11 +106,6 @@ def record_to_preference(record: Record, form: str) -> Preference | Rejected:
         return to_preference(row, form, where, arrow=record.arrow)
     except MessageError as error:
         return Rejected(where, error.reason, f"{where}: {error}")
-
-
-def _preferences(records: Iterable[Record | Rejected], form: str) -> Iterator[Preference | Rejected]:
-    for record in records:
-        yield record if isinstance(record, Rejected) else record_to_preference(record, form)
 
 
 def _form_of(path: AnyFile) -> str | None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from niels_gpt.errors import InputError
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import SourceOptions, TextSource
-from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import Document, ReadProgress, Rejected, read_text
-from niels_gpt.sources.files.listing import MARKDOWN_NAMES, FileList, list_files
-from niels_gpt.sources.files.slices import Slice, slice_files
+from niels_gpt.sources.file_source import FileSource
+from niels_gpt.sources.files.inputs import Document, ReadProgress, Rejected, read_text, size_of
+from niels_gpt.sources.files.listing import MARKDOWN_NAMES, list_files
 from niels_gpt.store.remote import AnyFile
 
 # Front matter: a block between two lines of three dashes at the very top of a note.
@@ -27,70 +22,46 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^
 
 
 @dataclass(frozen=True)
-class RoamNotes(TextSource):
-    """One document per file: without front matter, links as their text, all else as written.
+class RoamNotes(FileSource[Document], TextSource):
+    """One document per `.md` or `.markdown` file: without front matter, links as their text, all else as written.
 
     Args:
-        folder: searched for `.md` and `.markdown`.
-        listing: the notes, if the folder has been searched already.
+        folder: where the notes are.
     """
 
-    folder: Path
-    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
-    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
-    listing: FileList | None = None
+    folder: Path = Path()
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> RoamNotes:
         """See `Source`."""
-        return cls(options.folder)
+        return roam_notes(options.folder)
 
     @property
     def name(self) -> str:
         """The folder's name."""
         return self.folder.name
 
-    def files(self) -> list[AnyFile]:
-        """The notes, sorted by path.
+    def items_of(self, file: AnyFile, count: ReadProgress | None) -> Iterator[Document | Rejected]:
+        """See `FileSource`: the note."""
+        if count is not None:
+            count.done += size_of(file)
+        return iter((_note(file),))
 
-        Raises:
-            InputError: the folder is missing or has no notes.
-        """
-        return list(self._listed.taken)
+    def cut(self, file: AnyFile, slice_bytes: int) -> None:
+        """See `FileSource`: each slice is some whole notes."""
 
-    @cached_property
-    def _listed(self) -> FileList:
-        # Once, so that a note that is added later is in no row, either.
-        return self.listing or list_files([self.folder], MARKDOWN_NAMES)
+    def converted(self, file: AnyFile, items: Iterator[Document | Rejected]) -> Iterator[Document | Rejected]:
+        """See `FileSource`."""
+        return items
 
-    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """Name, bytes and sha256 of every note. Reads them once."""
-        return {"inputs": self.hashed.fingerprint(self.files(), progress), **self._listed.recorded(progress)}
 
-    def fraction_read(self) -> float | None:
-        """See `Source`: the fraction of the files."""
-        return self.count.fraction()
+def roam_notes(folder: str | Path) -> RoamNotes:
+    """The notes below a folder, sorted by path.
 
-    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
-        """The notes, from note `start` on."""
-        files = self.files()
-        self.count.total = len(files)
-        for number, file in enumerate(islice(files, start, None), start=start + 1):
-            self.count.done = number
-            yield from self.hashed.checked([_note(file)], [file])
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: each slice is some whole notes."""
-        return self.hashed.checked(slice_files(self.files(), slice_bytes, lambda file: None), self.files())
-
-    def read(self, part: Slice) -> Iterator[Document | Rejected]:
-        """See `Sliceable`."""
-        files = self.files()[part.start : part.stop]
-        return self.hashed.checked(map(_note, files), files)
-
-    def resolved(self) -> RoamNotes:
-        """See `Sliceable`: the folder is searched once."""
-        return replace(self, listing=self._listed)
+    Raises:
+        InputError: the folder is missing or has no notes.
+    """
+    return RoamNotes(list_files([folder], MARKDOWN_NAMES), Path(folder))
 
 
 def _note(file: AnyFile) -> Document | Rejected:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, ClassVar
 
 from niels_gpt.errors import DataError, InputError
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import TextSource
+from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.formats import Name, format_of
-from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import (
     Document,
     ReadProgress,
@@ -29,87 +27,67 @@ from niels_gpt.sources.files.inputs import (
     read_text,
     size_of,
 )
-from niels_gpt.sources.files.listing import TEXT_NAMES, FileList, hub_name, list_files
+from niels_gpt.sources.files.listing import TEXT_NAMES, hub_name, list_files
 from niels_gpt.sources.files.records import read_records
-from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.sources.files.slices import Slice, read_slice, slice_file
 from niels_gpt.store.remote import AnyFile, as_file
 
 PART_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class TextFiles(TextSource):
-    """Text, markdown, JSON-lines and parquet files: paths, directories (searched), glob patterns, URLs.
+class TextFiles(FileSource[Document], TextSource):
+    """Files of texts and of rows with `text`; made by `text_files`.
 
-    Raises:
-        InputError: a path is missing, or a pattern matches nothing (when files are listed).
+    Args:
+        label: its name: that of the first input, without its suffix; of a data set on the hub OWNER/NAME.
     """
 
-    inputs: Sequence[str | AnyFile]
-    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
-    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False)
+    label: str = "texts"
+
+    shares_slices: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
-        """The name of the first input, without its suffix; of a data set on the hub OWNER/NAME."""
-        first = str(as_file(self.inputs[0]))
-        return hub_name(first) or Path(first).stem
+        """The name of the first input."""
+        return self.label
 
-    def files(self) -> list[AnyFile]:
-        """All files, in the order in which they are read, without repeats."""
-        return list(self.listing.taken)
+    def items_of(self, file: AnyFile, count: ReadProgress | None) -> Iterator[Record | Document | Rejected]:
+        """See `FileSource`: records, or a text in parts."""
+        if format_of(file) != "text":
+            return read_records(file, count)
+        if _is_large(file) or Name.of(file.name).compression:
+            return _parts(file, count=count)
+        if count is not None:
+            # A small file is read at once, so it counts as read from here on.
+            count.done += size_of(file)
+        return iter((_whole(file),))
 
-    @cached_property
-    def listing(self) -> FileList:
-        """The files, and those that are passed over. Listed once: the hub could name another commit the second time."""
-        return list_files(self.inputs, TEXT_NAMES)
+    def items_in(self, file: AnyFile, part: Slice) -> Iterator[Record | Document | Rejected]:
+        """See `FileSource`."""
+        if part.kind != "text":
+            return read_slice(file, part, self.count)
+        # The position in the file counts from the file's beginning: of bytes 10 to 30, at 20 half is read.
+        self.count.done, self.count.total = -part.start, part.stop - part.start
+        return _parts(file, part.start, part.stop, part.before, self.count)
 
-    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """Name, bytes and sha256 of each file. Reads every file once."""
-        return {"inputs": self.hashed.fingerprint(self.files(), progress), **self.listing.recorded(progress)}
+    def cut(self, file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
+        """See `FileSource`: small texts share a slice, larger ones are cut between their parts."""
+        return _cut(file, slice_bytes)
 
-    def iterate(self, *, start: int = 0) -> Iterator[Document | Rejected]:
-        """The documents in order, from document `start` on; `Rejected` in place of unusable rows and files."""
-        self.count.begin(self.files())
-        rows = (self.hashed.checked(_documents(file, self.count), [file]) for file in self.files())
-        return islice(chain.from_iterable(rows), start, None)
-
-    def fraction_read(self) -> float | None:
-        """See `Source`: the fraction of the bytes."""
-        return self.count.fraction()
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`: small text files share a slice, larger ones are cut between their parts."""
-        slices = slice_files(self.files(), slice_bytes, lambda file: _cut(file, slice_bytes))
-        return self.hashed.checked(slices, self.files())
-
-    def read(self, part: Slice) -> Iterator[Document | Rejected]:
-        """See `Sliceable`."""
-        self.count.begin(())  # nothing yet: what counts is the part, not its file
-        if part.kind == "files":
-            files = self.files()[part.start : part.stop]
-            return self.hashed.checked(chain.from_iterable(map(_documents, files)), files)
-        file = as_file(part.path)
-        if part.kind == "text":
-            # The position in the file counts from the file's beginning: of bytes 10 to 30, at 20 half is read.
-            self.count.done, self.count.total = -part.start, part.stop - part.start
-            return self.hashed.checked(_parts(file, part.start, part.stop, part.before, self.count), [file])
-        return self.hashed.checked(map(_document, read_slice(file, part, self.count)), [file])
-
-    def resolved(self) -> TextFiles:
-        """See `Sliceable`: directories and patterns are searched once."""
-        return TextFiles(self.files(), hashed=self.hashed)
+    def converted(self, file: AnyFile, items: Iterator[Record | Document | Rejected]) -> Iterator[Document | Rejected]:
+        """See `FileSource`."""
+        return (_document(item) if isinstance(item, Record) else item for item in items)
 
 
-def _documents(file: AnyFile, count: ReadProgress | None = None) -> Iterator[Document | Rejected]:
-    if format_of(file) != "text":
-        return map(_document, read_records(file, count))
-    if _is_large(file) or Name.of(file.name).compression:
-        return _parts(file, count=count)
-    if count is not None:
-        # A small file is read at once, so it counts as read from here on.
-        count.done += size_of(file)
-    return iter((_whole(file),))
+def text_files(inputs: Sequence[str | AnyFile]) -> TextFiles:
+    """The source of text, markdown and files of rows: paths, directories, glob patterns, URLs.
+
+    Raises:
+        InputError: a path is missing, a pattern or directory matches nothing.
+    """
+    first = str(as_file(inputs[0]))
+    return TextFiles(list_files(inputs, TEXT_NAMES), hub_name(first) or Path(first).stem)
 
 
 def _is_large(file: AnyFile) -> bool:
@@ -147,9 +125,7 @@ def _whole(file: AnyFile) -> Document | Rejected:
         return Rejected(str(file), "unreadable_file", str(error))
 
 
-def _document(record: Record | Rejected) -> Document | Rejected:
-    if isinstance(record, Rejected):
-        return record
+def _document(record: Record) -> Document | Rejected:
     row, where = record.value, record.where
     if isinstance(row, str):
         return Document(where, row)

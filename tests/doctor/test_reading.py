@@ -22,7 +22,7 @@ from niels_gpt.errors import InputError, UsageError
 from niels_gpt.inputs.opened import open_input
 from niels_gpt.inputs.parts import SLICE_ROWS
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.doctor.made import Row, as_rows, chats, rows, samples
 from tests.renderers.tiny_families import folder_of, renderer_of
@@ -185,7 +185,7 @@ def test_a_broken_line_of_ids_is_one_finding(tmp_path: Path) -> None:
 
 def test_our_own_sft_cache_needs_no_tokenizer(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     build_sft_cache(
-        ChatFile(chats_file()).iterate(), str(tmp_path / "cache"), tokenizer=tokenizer, val_frac=0.1, seed=1
+        chat_files([chats_file()]).iterate(), str(tmp_path / "cache"), tokenizer=tokenizer, val_frac=0.1, seed=1
     )
     report = diagnose(tmp_path / "cache", max_length=40)
     assert report.rules("error") == []
@@ -199,7 +199,7 @@ def test_episodes_of_ours_by_their_renderer(tmp_path: Path) -> None:
     renderer = renderer_of("qwen2.5")
     from niels_gpt.builds.conversation_encoders import as_encoder
 
-    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes", encoder=as_encoder(renderer))
+    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes", encoder=as_encoder(renderer))
     report = diagnose(tmp_path / "episodes", renderer=renderer)
     assert report.rules("error") == []
     assert report.rows == 100
@@ -298,7 +298,7 @@ def test_our_own_exports_are_read_where_they_lie(to: str, tmp_path: Path, tokeni
     """The manifest and the page that an export writes beside its data are no data."""
     from niels_gpt.export import export
 
-    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes", encoder=tokenizer, val_frac=0.0)
+    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes", encoder=tokenizer, val_frac=0.0)
     export(tmp_path / "episodes", to, tmp_path / "out")
     report = diagnose(tmp_path / "out", workers=1)
     assert report.rows == 100

@@ -18,7 +18,7 @@ from niels_gpt.doctor import diagnose
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import Mismatch
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from tests.doctor.made import rows, samples
 from tests.doctor.test_reading import as_jsonl, as_parquet
 from tests.episodes.rows import write_dataset
@@ -76,7 +76,7 @@ def test_arrays_and_tuples_are_lists_too() -> None:
 
 
 def test_a_dataset_of_ours_is_examined_with_its_own_tokenizer_only(tmp_path: Path) -> None:
-    build_episodes(ChatFile(chats_file()).iterate(), tmp_path / "episodes", encoder=as_encoder(renderer_of("qwen2.5")))
+    build_episodes(chat_files([chats_file()]), tmp_path / "episodes", encoder=as_encoder(renderer_of("qwen2.5")))
     with pytest.raises(Mismatch, match="built with tokenizer"):
         diagnose(tmp_path / "episodes", tokenizer=folder_of("llama-3"), renderer="llama-3")
 

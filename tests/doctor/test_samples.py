@@ -19,7 +19,7 @@ from niels_gpt.messages import Conversation
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES, RendererOptions, create_renderer
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from tests.assets import ASSETS, encoder_at, family_encoder, needs_assets
 from tests.doctor.made import by_template
 from tests.doctor.made import chats as made_chats
@@ -49,7 +49,7 @@ REAL = {
 
 
 def conversations() -> list[Conversation]:
-    return [chat for chat in ChatFile(chats_file()).iterate() if isinstance(chat, Conversation)]
+    return [chat for chat in chat_files([chats_file()]).iterate() if isinstance(chat, Conversation)]
 
 
 def rendered_rows(renderer: Any) -> list[dict[str, Any]]:

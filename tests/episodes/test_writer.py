@@ -25,7 +25,7 @@ from niels_gpt.errors import CacheError, DataError, MessageError, Mismatch, Outp
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids, sft_loss_mask_for_ids
 from niels_gpt.messages import Conversation, Message
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.store.kinds import is_episode_indexed_dataset, open_manifest
 from niels_gpt.store.schema import COMPLETION
 from niels_gpt.store.verify import verify_dataset
@@ -72,7 +72,7 @@ def test_the_bytes_of_a_small_dataset(tmp_path: Path, fake: FakeTokenizer) -> No
 
 
 def test_ids_and_masks_are_document_000s(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    chats = [row for row in ChatFile(chats_file()).iterate() if isinstance(row, Conversation)]
+    chats = [row for row in chat_files([chats_file()]).iterate() if isinstance(row, Conversation)]
     build_episodes(iter(chats), tmp_path / "out", encoder=tokenizer, val_frac=0)
     folder = tmp_path / "out" / "train"
     ids, mask = ids_of(folder), mask_of(folder)
@@ -85,7 +85,7 @@ def test_ids_and_masks_are_document_000s(tmp_path: Path, tokenizer: SentencePiec
 
 
 def test_the_manifest_says_what_was_built(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    source = ChatFile(chats_file())
+    source = chat_files([chats_file()])
     out = tmp_path / "out"
     build_episodes(source.iterate(), out, encoder=tokenizer, source_name="chats", source_config=source.config())
     manifest = open_manifest(out)
@@ -152,7 +152,7 @@ def test_any_portions_and_shards_hold_the_same_episodes(
 def test_same_inputs_same_bytes(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     for name, threads in (("a", 1), ("b", 2)):
         encoder = SentinelEncoder(tokenizer, num_threads=threads)
-        build_episodes(ChatFile(chats_file()).iterate(), tmp_path / name, encoder=encoder, metadata=True)
+        build_episodes(chat_files([chats_file()]), tmp_path / name, encoder=encoder, metadata=True)
     for path in sorted((tmp_path / "a").rglob("*")):
         if path.is_file():
             assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
@@ -268,7 +268,7 @@ def test_metadata_is_a_row_per_episode(tmp_path: Path, fake: FakeTokenizer) -> N
     rows = tmp_path / "chats.jsonl"
     facts: list[dict[str, Any]] = [{"type": "tool"}, {"source": "web"}, {"type": None, "weight": None}]
     rows.write_text("".join(json.dumps({"messages": CHAT, **more}) + "\n" for more in facts))
-    source = ChatFile(rows)
+    source = chat_files([rows])
     build_episodes(source.iterate(), tmp_path / "out", encoder=fake, val_frac=0, metadata=True, source_name=source.name)
     table = pyarrow.parquet.read_table(tmp_path / "out" / "train" / "episodes.parquet")
     assert table.to_pylist() == [
@@ -308,12 +308,12 @@ import sys, time
 from pathlib import Path
 from niels_gpt.episodes import build_episodes
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 
 def rows():
     for number in range(10_000):
-        yield from ChatFile(chats_file()).iterate()
+        yield from chat_files([chats_file()]).iterate()
         if number == int(sys.argv[3]):
             print("killable", flush=True)
             time.sleep(600)
@@ -341,7 +341,10 @@ def test_a_killed_build_leaves_nothing_that_opens(tmp_path: Path, tokenizer_dir:
         GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=8), None, tmp_path / "out", pad_token_id=0)
     for name in ("out", "undisturbed"):
         build_episodes(
-            ChatFile(chats_file()).iterate(), tmp_path / name, encoder=SentencePieceTokenizer(model), shard_bytes=50_000
+            chat_files([chats_file()]).iterate(),
+            tmp_path / name,
+            encoder=SentencePieceTokenizer(model),
+            shard_bytes=50_000,
         )
     files = sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file())
     assert len(files) > 8

@@ -23,7 +23,7 @@ from niels_gpt.renderers.base import LossOn, build_training_sample, loss_weights
 from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.renderers.kinds import MODEL_KINDS, SAMPLED, Kind
 from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
@@ -119,7 +119,7 @@ def test_the_house_format_and_document_000_agree(tokenizer: SentencePieceTokeniz
     special = {f"{name}_id": token for name, token in tokenizer.special_token_ids().items()}
     chats = [
         [dict(message) for message in chat.messages]
-        for chat in ChatFile(chats_file(), None).iterate()
+        for chat in chat_files([chats_file()], None).iterate()
         if not isinstance(chat, Exception)  # all rows of the sample are good
     ][:40]
     chats.append([user("<|im_end|>\n  naïve ▁ 🤖 "), assistant("")])

@@ -18,7 +18,7 @@ from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.base import build_training_sample, build_training_samples, build_trajectory_step
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML, assistant, call, family, result, user
 from tests.renderers.tiny_families import folder_of
@@ -224,7 +224,7 @@ def test_builds_in_units_count_the_same(tmp_path: Path, workers: int) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in [THOUGHT, PLAIN] * 20))
     engine = {} if not workers else {"executor": UnitExecutor(LocalRunner(workers), slice_bytes=500)}
-    build_episodes(ChatFile(chats), tmp_path / "e", encoder=family("llama-3"), val_frac=0, **engine)
+    build_episodes(chat_files([chats]), tmp_path / "e", encoder=family("llama-3"), val_frac=0, **engine)
     assert manifest_of(tmp_path / "e")["changed"] == {"reasoning_content_not_written": 20}
 
 

@@ -23,7 +23,7 @@ from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.export.run import export
 from niels_gpt.renderers.images.stored import StoredImages
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.store.schema import IMAGE
 from niels_gpt.store.split import IndexedSplit
 from niels_gpt.store.verify import verify_dataset
@@ -78,9 +78,9 @@ def absolute(row: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
     return [{**question, "content": parts}, *rest]
 
 
-def write_rows(path: Path, rows: Rows) -> ChatFile:
+def write_rows(path: Path, rows: Rows) -> ChatFiles:
     path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
-    return ChatFile(path)
+    return chat_files([path])
 
 
 def built(folder: Path, family: str, rows: Rows, **options: Any) -> Path:
@@ -196,7 +196,7 @@ def test_images_that_cannot_be_stored_are_bad_rows(tmp_path: Path, source: str, 
     assert all(said in line["detail"] for line in rejected)
     encoder = as_encoder(seeing("qwen3-vl"), images=tmp_path / "photos")
     with pytest.raises(DataError, match=reason):
-        build_episodes(ChatFile(tmp_path / "chats.jsonl"), tmp_path / "again", encoder=encoder)
+        build_episodes(chat_files([tmp_path / "chats.jsonl"]), tmp_path / "again", encoder=encoder)
     assert not (tmp_path / "again").exists()
 
 

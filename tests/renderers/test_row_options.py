@@ -25,7 +25,7 @@ from niels_gpt.renderers.base import (
     build_training_samples,
     build_trajectory_step,
 )
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.store.schema import COMPLETION
@@ -128,7 +128,7 @@ def test_rows_of_files_have_their_own(tmp_path: Path, as_text: bool, samples: An
     chats = tmp_path / "chats.jsonl"
     chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
     plain, high = family("gpt-oss"), family("gpt-oss", reasoning_effort="high")
-    build_episodes(ChatFile(chats), tmp_path / "e", encoder=as_encoder(plain, samples=samples), val_frac=0)
+    build_episodes(chat_files([chats]), tmp_path / "e", encoder=as_encoder(plain, samples=samples), val_frac=0)
     expected = [one.render(CHAT).token_ids for one in (plain, high, plain)]
     stored = (tmp_path / "e" / "train" / "tokens.bin").read_bytes()
     manifest = manifest_of(tmp_path / "e")
@@ -188,7 +188,7 @@ def test_the_doctor_the_explorer_and_exports_take_them(tmp_path: Path) -> None:
 def test_formats_without_options_refuse_them(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.jsonl", [{"messages": CHAT, "chat_template_kwargs": {"think": False}}])
     rejections = Rejections(tmp_path, "all")
-    assert not [*checked_conversations(ChatFile(rows), rejections, max_message_bytes=99)]
+    assert not [*checked_conversations(chat_files([rows]), rejections, max_message_bytes=99)]
     rejections.close()
     assert rejections.dropped == {"unknown_option": 1}
 

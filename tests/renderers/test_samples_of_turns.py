@@ -22,7 +22,7 @@ from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, read_recipe
 from niels_gpt.renderers.base import LossOn, build_training_samples
 from niels_gpt.renderers.protocol import as_produced
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.store.split import IndexedSplit
 from tests.conftest import run_cli
@@ -161,7 +161,7 @@ def stored(folder: Path, split: str) -> list[tuple[list[int], list[float]]]:
 def test_a_build_keeps_the_samples_of_a_conversation_in_one_split(tmp_path: Path, workers: int | None) -> None:
     renderer = family("qwen3")
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in THINKING))
-    source = ChatFile(tmp_path / "chats.jsonl")
+    source = chat_files([tmp_path / "chats.jsonl"])
     executor = {} if workers is None else {"executor": UnitExecutor(LocalRunner(workers), slice_bytes=2000)}
     for name in ("one", "two"):
         build_episodes(
@@ -189,7 +189,7 @@ def test_a_system_message_is_trained_in_a_sample_of_its_own(tmp_path: Path) -> N
     (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
     renderer, on = family("deepseek-v3"), LossOn(bodies_of_roles=frozenset({"user", "system"}))
     encoder = as_encoder(renderer, on, samples="per-turn")
-    build_episodes(ChatFile(tmp_path / "chats.jsonl"), tmp_path / "made", encoder=encoder, val_frac=0)
+    build_episodes(chat_files([tmp_path / "chats.jsonl"]), tmp_path / "made", encoder=encoder, val_frac=0)
     (own,) = encoded(OneByOne(renderer), [chat], "per-turn", tmp_path, on).values()
     assert sorted(stored(tmp_path / "made", "train")) == sorted(
         (ids, [int(each) for each in mask]) for ids, mask in own

@@ -13,8 +13,8 @@ from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.episodes import build_episodes
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
+from niels_gpt.sources.text_files import TextFiles, text_files
 
 BAD_EVERY = 41
 
@@ -50,9 +50,9 @@ def write_texts(folder: Path, rows: int) -> Path:
     return folder
 
 
-def source_of(kind: str, path: Path) -> ChatFile | TextFiles:
+def source_of(kind: str, path: Path) -> ChatFiles | TextFiles:
     """What such a build reads from a file of chats, or a folder of texts."""
-    return TextFiles([path]) if kind == "pretrain" else ChatFile(path)
+    return text_files([path]) if kind == "pretrain" else chat_files([path])
 
 
 def build(

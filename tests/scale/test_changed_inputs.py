@@ -18,13 +18,13 @@ from niels_gpt.builds.units import units_path
 from niels_gpt.episodes import EpisodeWriter
 from niels_gpt.errors import Mismatch
 from niels_gpt.imports import import_episodes
-from niels_gpt.sources.chat_files import ChatFile, chat_files
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.filters import Filtered, RowFilters
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.roam import roam_notes
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.store.remote import ChangedWhileRead, RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer, training
 from tests.conftest import FakeTokenizer
@@ -62,16 +62,16 @@ def source_of(kind: str, folder: Path) -> tuple[Any, Path]:
     file = folder / "a.jsonl"
     if kind == "texts":
         folder = write_texts(folder / "texts", 30)
-        source: Any = TextFiles([folder])
+        source: Any = text_files([folder])
         file = folder / "20.jsonl"
     elif kind == "notes":
         (folder / "one.md").write_text("the first", encoding="utf-8")
         (folder / "two.md").write_text("the second", encoding="utf-8")
-        source, file = RoamNotes(folder), folder / "two.md"
+        source, file = roam_notes(folder), folder / "two.md"
     elif kind == "preferences":
         source = preference_files([str(write_preferences(file))])
     elif kind == "one file":
-        source = ChatFile(write_chats(file, 30))
+        source = chat_files([write_chats(file, 30)])
     else:
         source = chat_files([str(write_chats(file, 30)), str(write_chats(folder / "b.jsonl", 20))])
     source.config()
@@ -114,7 +114,7 @@ def test_the_same_bytes_are_no_change(kind: str, tmp_path: Path) -> None:
 def test_a_source_that_is_used_again(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     """An old hash must never say that a dataset of the file's old rows is already built."""
     file, out = write_chats(tmp_path / "chats.jsonl", 30), tmp_path / "out"
-    source = ChatFile(file)
+    source = chat_files([file])
     build("episodes", source, out, tokenizer)
     write_chats(file, 40)
     with pytest.raises(ChangedWhileRead, match=REFUSED):
@@ -140,15 +140,15 @@ def test_filters_know_the_hashes_of_their_source(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Changing(ChatFile):
+class Changing(ChatFiles):
     """A file that another program changes at the moment when a slice has been read half."""
 
     slice_start: int = 0
 
     def read(self, part: Slice) -> Iterator[Any]:
         for number, row in enumerate(super().read(part)):
-            if number == 3 and part.start >= self.slice_start and isinstance(self.path, Path):
-                change(self.path)
+            if number == 3 and part.start >= self.slice_start and isinstance(self.files[0], Path):
+                change(self.files[0])
             yield row
 
 
@@ -158,7 +158,7 @@ def test_units_of_a_changed_file_are_not_finished(
 ) -> None:
     file = write_chats(tmp_path / "chats.jsonl", 120)
     original = file.read_bytes()
-    source, out = Changing(file, slice_start=9000), tmp_path / "out"
+    source, out = Changing(chat_files([file]).listing, slice_start=9000), tmp_path / "out"
     config = source.config()
     executor = units(3000, workers)
     with pytest.raises(ChangedWhileRead, match=REFUSED):
@@ -167,7 +167,7 @@ def test_units_of_a_changed_file_are_not_finished(
     # The original comes back. What is finished was compared, so the build continues with it, to the same bytes.
     assert list(units_path(out).rglob("unit_*"))
     file.write_bytes(original)
-    fresh = ChatFile(file)
+    fresh = chat_files([file])
     assert fresh.config() == config
     build("episodes", fresh, out, tokenizer, executor, source_config=config, source_name="chats")
     build("episodes", fresh, tmp_path / "serial", tokenizer, source_config=config, source_name="chats")
@@ -176,7 +176,7 @@ def test_units_of_a_changed_file_are_not_finished(
 
 def test_a_build_that_needs_only_the_beginning(tmp_path: Path, fake: FakeTokenizer) -> None:
     folder = write_texts(tmp_path / "texts", 200)
-    source = TextFiles([folder / "20.jsonl"])
+    source = text_files([folder / "20.jsonl"])
     budgets: dict[str, Any] = {"source_config": source.config(), "max_train_tokens": 300, "max_val_tokens": 1}
     change(folder / "20.jsonl")
     with pytest.raises(ChangedWhileRead, match=REFUSED):
@@ -189,7 +189,7 @@ def test_a_file_of_a_store(tmp_path: Path) -> None:
     data = write_chats(tmp_path / "chats.jsonl", 20, bad=False).read_bytes()
     store = fsspec.filesystem("memory")
     store.pipe_file("/changed/chats.jsonl", data)
-    source = ChatFile(RemoteFile("memory://changed/chats.jsonl"))
+    source = chat_files([RemoteFile("memory://changed/chats.jsonl")])
     source.config()
     assert list(source.iterate())
     store.pipe_file("/changed/chats.jsonl", data)

@@ -21,10 +21,10 @@ from niels_gpt.builds.splits import ValidationSplit, shuffled
 from niels_gpt.builds.units import units_path
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.errors import DataError, InputError
-from niels_gpt.sources import text_files
+from niels_gpt.sources import text_files as text_module
 from niels_gpt.sources.files.inputs import Document, Rejected
-from niels_gpt.sources.roam import RoamNotes
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.roam import roam_notes
+from niels_gpt.sources.text_files import TextFiles, text_files
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
@@ -49,12 +49,12 @@ def write(folder: Path, corpus: list[tuple[str, str]]) -> TextFiles:
     """The files of a corpus; those above 64 bytes are handed out in parts."""
     for number, (suffix, text) in enumerate(corpus):
         (folder / f"{number}.{suffix}").write_text(text or " ", encoding="utf-8", newline="")
-    return TextFiles([folder])
+    return text_files([folder])
 
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_files, "PART_BYTES", 64)
+    monkeypatch.setattr(text_module, "PART_BYTES", 64)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -75,7 +75,7 @@ def test_slices_in_order_are_the_documents(
 
 @pytest.mark.parametrize("slice_bytes", [1, 3000, 1 << 20])
 def test_notes_go_together(tmp_path: Path, slice_bytes: int) -> None:
-    source = RoamNotes(write_texts(tmp_path / "texts", 5))
+    source = roam_notes(write_texts(tmp_path / "texts", 5))
     resolved = source.resolved()
     parts = list(resolved.slices(slice_bytes))
     assert [row for part in parts for row in resolved.read(part)] == list(source)
@@ -178,7 +178,7 @@ def stored(cache: Path, split: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> TextFiles:
-    return TextFiles([write_texts(tmp_path_factory.mktemp("texts") / "texts", 150)])
+    return text_files([write_texts(tmp_path_factory.mktemp("texts") / "texts", 150)])
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +199,8 @@ def test_several_processes(
 
 def test_a_worker_that_is_killed(tmp_path: Path, texts: TextFiles, tokenizer: SentencePieceTokenizer) -> None:
     (tmp_path / "marks").mkdir()
-    (rows,) = (path for path in texts.files() if path.suffix == ".jsonl")
-    source = TextFiles([rows])
+    (rows,) = (path for path in texts.files if path.suffix == ".jsonl")
+    source = text_files([rows])
     known = {"source_name": source.name, "source_config": source.config()}
     at = [part.start for part in source.slices(8_000)][2]
     watched = Watched(source, tmp_path / "marks", at=(at,))
@@ -241,20 +241,31 @@ def test_a_file_that_cannot_be_read_matters_when_it_is_reached(
     """The cuts are looked for ahead; a budget that is full before the file needs none of it."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.jsonl").write_text('{"text": "many words of a text"}\n' * 200)
-    (tmp_path / "texts" / "b.jsonl").write_text("")
-    source = TextFiles([tmp_path / "texts"])
+    (tmp_path / "texts" / "b.jsonl").write_text(" ")
+    (tmp_path / "texts" / "b.parquet").write_bytes(b"PAR1")
+    source = text_files([tmp_path / "texts"])
     enough = {"max_train_tokens": 300, "max_val_tokens": 0, "val_frac": 0.0, "shuffle_buffer": None}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build_rows, "BATCH_CHARACTERS", 200)
         for name, executor in (("one", None), ("units", units(500))):
             build("pretrain", source, tmp_path / name, tokenizer, executor, **enough)
-            with pytest.raises(InputError, match=r"b\.jsonl: the file is empty"):
+            with pytest.raises(InputError, match=r"b\.parquet: cannot be read"):
                 build("pretrain", source, tmp_path / f"{name}-all", tokenizer, executor)
     assert digests(tmp_path / "one") == digests(tmp_path / "units")
 
 
 def test_the_command_line(tmp_path: Path, texts: TextFiles, whole: Any, tokenizer_dir: Path) -> None:
-    what = [*texts.inputs, "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--seed", 1, "--shuffle-buffer", 20]
+    what = [
+        texts.files[0].parent,
+        "--tokenizer",
+        tokenizer_dir,
+        "--max-bad-rows",
+        100,
+        "--seed",
+        1,
+        "--shuffle-buffer",
+        20,
+    ]
     budgets = ["--max-train-tokens", 1 << 40, "--max-val-tokens", 1 << 40, "--val-frac", 0.1, "--shard-bytes", 20_000]
     more = ["--workers", 2, "--unit-bytes", 9_000, "--out", "out"]
     done = run_cli("build", "--kind", "pretrain", *what, *budgets, *more, cwd=tmp_path)
@@ -267,7 +278,7 @@ def test_large_texts_are_cut_too(tmp_path: Path, tokenizer: SentencePieceTokeniz
     """14 MB, in parts of 4 MiB of one group, in two processes."""
     text = "".join(f"line {number}: some words of a long text\n" for number in range(350_000))
     (tmp_path / "long.txt").write_text(text)
-    source = TextFiles([tmp_path / "long.txt"])
+    source = text_files([tmp_path / "long.txt"])
     executor = UnitExecutor(LocalRunner(2), slice_bytes=1 << 20)
     assert [part.kind for part in source.slices(1 << 20)] == ["text"] * 4
     for name, chosen in (("one", None), ("units", executor)):

@@ -15,7 +15,7 @@ from niels_gpt.builds.units import units_path
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.progress import Progress
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
 from tests.scale.builds import KINDS, build, units, write_chats
@@ -33,15 +33,15 @@ class Notes(Progress):
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFile:
+def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFiles:
     """400 rows in about 130 kB, with bad ones."""
-    return ChatFile(write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 400))
+    return chat_files([write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 400)])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("slice_bytes", [9_000, 1 << 30])
 def test_units_give_the_bytes_of_a_build_without(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, kind: str, slice_bytes: int
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer, kind: str, slice_bytes: int
 ) -> None:
     build(kind, chats, tmp_path / "serial", tokenizer)
     build(kind, chats, tmp_path / "units", tokenizer, units(slice_bytes))
@@ -51,7 +51,7 @@ def test_units_give_the_bytes_of_a_build_without(
     assert {path.name for path in tmp_path.iterdir()} == {"serial", "units"}
 
 
-def test_several_processes(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
+def test_several_processes(tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer) -> None:
     for name, executor in (("one", units(10_000)), ("three", units(10_000, workers=3))):
         build("weights", chats, tmp_path / name, tokenizer, executor)
     assert digests(tmp_path / "three") == digests(tmp_path / "one")
@@ -71,7 +71,7 @@ def test_units_of_a_renderer(tmp_path: Path) -> None:
     path.write_text("\n".join(rows))
     renderer = RendererOptions("qwen3").open(folder_of("qwen3"))
     for name, executor in (("serial", {}), ("units", {"executor": units(200)}), ("pool", {"executor": units(900, 2)})):
-        build("sft", ChatFile(path), tmp_path / name, renderer, token_dtype="uint32", **executor)
+        build("sft", chat_files([path]), tmp_path / name, renderer, token_dtype="uint32", **executor)
     assert digests(tmp_path / "units") == digests(tmp_path / "serial") == digests(tmp_path / "pool")
     wheres = [json.loads(line)["where"] for line in (tmp_path / "units" / "rejected.jsonl").read_text().splitlines()]
     assert wheres == [f"{path}:{number + 1}" for number, row in enumerate(rows) if row != json.dumps(good)]
@@ -82,7 +82,7 @@ def test_units_of_a_renderer(tmp_path: Path) -> None:
     [(1, 0), (1, 1), (1, 4), (2, 1), *(pytest.param(2, most, marks=pytest.mark.slow) for most in (0, 4))],
 )
 def test_bad_rows_count_over_all_units(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, most: int, workers: int
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer, most: int, workers: int
 ) -> None:
     """The same row stops the build, with the same words."""
     said = []
@@ -95,7 +95,7 @@ def test_bad_rows_count_over_all_units(
 
 
 def test_a_raised_limit_goes_on_with_the_finished_units(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
     out, progress = tmp_path / "out", Notes()
     with pytest.raises(DataError):
@@ -110,7 +110,7 @@ def test_a_raised_limit_goes_on_with_the_finished_units(
 
 
 def test_a_build_in_this_process_continues_too(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an executor: the same units, and the same way."""
     monkeypatch.setattr("niels_gpt.builds.build.IN_THIS_PROCESS", units(13_000))
@@ -127,7 +127,7 @@ def test_a_build_in_this_process_continues_too(
 
 
 def test_units_of_another_build_are_removed_and_it_is_said_why(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(DataError):
@@ -143,7 +143,7 @@ def test_units_of_another_build_are_removed_and_it_is_said_why(
 
 
 def test_without_a_known_source_nothing_is_resumed(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
     """Nothing says that the rows are the same, so an earlier run's units are not trusted."""
     out, progress = tmp_path / "out", Notes()
@@ -156,7 +156,7 @@ def test_without_a_known_source_nothing_is_resumed(
 
 @pytest.mark.parametrize("harm", ["flipped", "short", "half", "empty"])
 def test_a_damaged_unit_is_built_again(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, harm: str
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer, harm: str
 ) -> None:
     out, progress = tmp_path / "out", Notes()
     with pytest.raises(DataError):
@@ -173,7 +173,7 @@ def test_a_damaged_unit_is_built_again(
 
 
 def test_a_finished_build_is_not_built_twice_and_leaves_no_units(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
     out, progress = tmp_path / "out", Notes()
     build("sft", chats, out, tokenizer, units(13_000))
@@ -184,9 +184,9 @@ def test_a_finished_build_is_not_built_twice_and_leaves_no_units(
 
 
 def test_what_cannot_be_cut_or_sent_is_refused(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
-    with pytest.raises(UsageError, match="generator cannot be cut into units; pass the source itself"):
+    with pytest.raises(UsageError, match="chain cannot be cut into units; pass the source itself"):
         build_episodes(chats.iterate(), tmp_path / "out", encoder=tokenizer, executor=units(100))
 
     class Private(SentinelEncoder):
@@ -204,9 +204,9 @@ def test_what_cannot_be_cut_or_sent_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_line(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
+def test_the_command_line(tmp_path: Path, chats: ChatFiles, tokenizer_dir: Path) -> None:
     """Workers and units change nothing; options of the other engine are refused."""
-    shutil.copy(chats.path, tmp_path / "chats.jsonl")
+    shutil.copy(chats.files[0], tmp_path / "chats.jsonl")
     common = ["chats.jsonl", "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
     for kind in (["build", "--kind", "sft"], ["build"]):
         results = []

@@ -12,9 +12,9 @@ import pytest
 from niels_gpt.errors import CacheError, StorageError
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.inputs import Document
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.store import published as published_module
 from niels_gpt.store import retries
 from niels_gpt.store.files import json_bytes
@@ -32,7 +32,7 @@ MIB = 1 << 20
 def published(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> Path:
     """A published episodes dataset, in a directory."""
     folder = tmp_path_factory.mktemp("published")
-    build("episodes", ChatFile(write_chats(folder / "chats.jsonl", 40)), folder / "built", tokenizer)
+    build("episodes", chat_files([write_chats(folder / "chats.jsonl", 40)]), folder / "built", tokenizer)
     publish(folder / "built", f"file://{folder}/chats")
     return folder / "chats"
 
@@ -176,7 +176,7 @@ def test_a_url_with_a_password_is_read_in_slices_and_not_shown(tmp_path: Path) -
     fsspec.register_implementation("guarded", Guarded, clobber=True)
     url = "guarded://me:secret@host/notes.txt"
     fsspec.filesystem("guarded").pipe_file("/notes.txt", b"some text\n\n" * 2000)
-    source = TextFiles([url])
+    source = text_files([url])
     whole = [row.text for row in source.iterate() if isinstance(row, Document)]
     parts = list(source.slices(1000))
     read = [row.text for part in parts for row in source.read(part) if isinstance(row, Document)]

@@ -46,14 +46,14 @@ BUILD = """
 import sys
 from pathlib import Path
 from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.tokenizer import load_tokenizer
 from tests.scale.builds import build, units
 
 URLS = [f"hf://datasets/org/files/{name}" for name in ("chats/a.parquet", "chats/b.parquet", "text.parquet", "b.txt")]
 SOURCES = {
     "chats": ("episodes", chat_files(URLS[:2])),
-    "texts": ("pretrain", TextFiles(URLS[2:])),
+    "texts": ("pretrain", text_files(URLS[2:])),
 }
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.builds.units import units_path
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
 from tests.episodes.test_store import ROOM, made_chats
@@ -133,12 +133,12 @@ def test_killed_at_each_step_of_the_end(killer: Killer, tmp_path: Path, file: Pa
 POOL = """
 import sys
 from pathlib import Path
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.tokenizer import load_tokenizer
 from tests.scale.builds import build, units
 
 if __name__ == "__main__":
-    build("episodes", ChatFile(sys.argv[1]), Path(sys.argv[2]), load_tokenizer(sys.argv[3]), units(12_000, 2))
+    build("episodes", chat_files([sys.argv[1]]), Path(sys.argv[2]), load_tokenizer(sys.argv[3]), units(12_000, 2))
 """
 
 
@@ -164,7 +164,7 @@ def test_a_killed_pool_leaves_no_processes(
             time.sleep(0.2)
         assert _running(str(script)) == []
     subprocess.run(command, env=environment, check=True)
-    build("episodes", ChatFile(file), tmp_path / "serial", tokenizer)
+    build("episodes", chat_files([file]), tmp_path / "serial", tokenizer)
     assert digests(out) == digests(tmp_path / "serial")
     assert not units_path(out).exists()
 

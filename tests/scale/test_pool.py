@@ -13,7 +13,7 @@ import pytest
 
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.errors import EngineError
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
 from tests.scale.builds import build, units, write_chats
@@ -24,22 +24,22 @@ SLICE_BYTES = 12_000
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFile:
-    return ChatFile(write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 200))
+def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFiles:
+    return chat_files([write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 200)])
 
 
 @pytest.fixture(scope="module")
-def whole(chats: ChatFile, tokenizer: SentencePieceTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(chats: ChatFiles, tokenizer: SentencePieceTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
     out = tmp_path_factory.mktemp("one") / "out"
     build("weights", chats, out, tokenizer, units(SLICE_BYTES))
     return digests(out)
 
 
-def starts(chats: ChatFile) -> list[int]:
+def starts(chats: ChatFiles) -> list[int]:
     return [part.start for part in chats.slices(SLICE_BYTES)]
 
 
-def pool_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options: Any) -> dict[str, str]:
+def pool_build(source: Any, chats: ChatFiles, out: Path, tokenizer: Any, **options: Any) -> dict[str, str]:
     executor = UnitExecutor(LocalRunner(**options), slice_bytes=SLICE_BYTES)
     build("weights", source, out, tokenizer, executor, source_name=chats.name, source_config=chats.config())
     return digests(out)
@@ -50,7 +50,7 @@ def reads(marks: Path, start: int) -> int:
 
 
 def test_a_worker_that_dies_costs_the_units_under_way(
-    tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -68,7 +68,7 @@ def test_a_worker_that_dies_costs_the_units_under_way(
 
 
 def test_workers_begin_before_all_cuts_are_known(
-    tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
     """Cutting reads the input, perhaps over a network; the first units are begun meanwhile."""
     (tmp_path / "marks").mkdir()
@@ -77,7 +77,7 @@ def test_workers_begin_before_all_cuts_are_known(
 
 
 def test_a_unit_at_which_every_worker_dies_is_named(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
     (tmp_path / "marks").mkdir()
     deadly = Watched(chats, tmp_path / "marks", always=True, at=(starts(chats)[3],))
@@ -91,7 +91,7 @@ def test_a_unit_at_which_every_worker_dies_is_named(
     [("odd", Odd, "broken"), pytest.param("stuck", RuntimeError, "Stuck", marks=pytest.mark.slow)],
 )
 def test_a_fault_in_a_source_arrives_with_its_trace(
-    tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer, kind: str, expected: type, said: str
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer, kind: str, expected: type, said: str
 ) -> None:
     with pytest.raises(expected, match=said) as caught:
         pool_build(Broken(chats, kind), chats, tmp_path / "out", tokenizer, workers=2)
@@ -107,11 +107,11 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import ConversationTask
 from niels_gpt.builds.executor import LocalRunner
 from niels_gpt.builds.units import UnitTask
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.tokenizer import load_tokenizer
 
 if __name__ == "__main__":
-    chats, folder = ChatFile(sys.argv[1]).resolved(), Path(sys.argv[2])
+    chats, folder = chat_files([sys.argv[1]]).resolved(), Path(sys.argv[2])
     task = ConversationTask(as_encoder(load_tokenizer(sys.argv[3])), "float32")
     unit_tasks = (UnitTask(number, part, folder) for number, part in enumerate(chats.slices(12_000)))
     running = LocalRunner(2).run(task, chats, unit_tasks)
@@ -119,11 +119,11 @@ if __name__ == "__main__":
 """
 
 
-def test_a_program_that_does_not_close_its_runner_ends(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
+def test_a_program_that_does_not_close_its_runner_ends(tmp_path: Path, chats: ChatFiles, tokenizer_dir: Path) -> None:
     """Python waits at its end for processes that wait for orders."""
     (tmp_path / "run.py").write_text(LEFT_OPEN)
     (tmp_path / "units").mkdir()
-    command = [sys.executable, tmp_path / "run.py", chats.path, tmp_path / "units", tokenizer_dir]
+    command = [sys.executable, tmp_path / "run.py", chats.files[0], tmp_path / "units", tokenizer_dir]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         list(map(str, command)), env=environment, capture_output=True, text=True, timeout=100, check=False

@@ -19,7 +19,7 @@ from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, Mismatch, MissingExtra, OutputExists, StorageError, UsageError
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.store import files
 from niels_gpt.store import published as published_module
 from niels_gpt.store.kinds import open_meta
@@ -35,7 +35,7 @@ from tests.test_cache_determinism import digests
 def datasets(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceTokenizer) -> dict[str, Path]:
     """A cache and an episodes dataset, each of about 50 kB in several files."""
     folder = tmp_path_factory.mktemp("datasets")
-    chats = ChatFile(write_chats(folder / "chats.jsonl", 150))
+    chats = chat_files([write_chats(folder / "chats.jsonl", 150)])
     for kind in ("sft", "episodes"):
         build(kind, chats, folder / kind, tokenizer)
     return {kind: folder / kind for kind in ("sft", "episodes")}
@@ -298,9 +298,9 @@ def test_chats_are_read_from_urls(place: str, tmp_path: Path, tokenizer: Sentenc
         local.write_bytes(gzip.compress(text) if ending.endswith(".gz") else text)
     fs, root = file_system(place)
     fs.pipe_file(f"{root}/chats{ending}", local.read_bytes())
-    remote = ChatFile(f"{place}/chats{ending}")  # type: ignore[arg-type]
-    assert [row.messages for row in remote] == [row.messages for row in ChatFile(local)]
-    build("sft", ChatFile(local), tmp_path / "a", tokenizer)
+    remote = chat_files([f"{place}/chats{ending}"])  # type: ignore[arg-type]
+    assert [row.messages for row in remote] == [row.messages for row in chat_files([local])]
+    build("sft", chat_files([local]), tmp_path / "a", tokenizer)
     build("sft", remote, tmp_path / "b", tokenizer, units(5_000))
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
@@ -309,7 +309,7 @@ def test_urls_that_do_not_work(place: str, tmp_path: Path, monkeypatch: pytest.M
     from niels_gpt.errors import InputError
 
     with pytest.raises(InputError, match=r"no.jsonl: no such file; check the URL"):
-        list(ChatFile(f"{place}/no.jsonl"))  # type: ignore[arg-type]
+        list(chat_files([f"{place}/no.jsonl"]))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="nosuch://x: Protocol not known: nosuch; expected a URL as s3://"):
         file_system("nosuch://x")
     monkeypatch.setitem(sys.modules, "fsspec", None)

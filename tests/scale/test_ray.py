@@ -21,8 +21,8 @@ from niels_gpt.builds import ray_executor as rays
 from niels_gpt.builds.executor import UnitExecutor
 from niels_gpt.builds.ray_executor import RayRunner
 from niels_gpt.errors import DataError, EngineError, MissingExtra
-from niels_gpt.sources.chat_files import ChatFile
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
@@ -36,23 +36,23 @@ SLICE_BYTES = 10_000
 
 
 @pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFile:
-    return ChatFile(write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 400))
+def chats(tmp_path_factory: pytest.TempPathFactory) -> ChatFiles:
+    return chat_files([write_chats(tmp_path_factory.mktemp("chats") / "chats.jsonl", 400)])
 
 
 @pytest.fixture(scope="module")
-def whole(chats: ChatFile, tokenizer: SentencePieceTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(chats: ChatFiles, tokenizer: SentencePieceTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the local engine with one worker writes."""
     out = tmp_path_factory.mktemp("local") / "out"
     build("weights", chats, out, tokenizer, units(SLICE_BYTES))
     return digests(out)
 
 
-def starts(chats: ChatFile) -> list[int]:
+def starts(chats: ChatFiles) -> list[int]:
     return [part.start for part in chats.slices(SLICE_BYTES)]
 
 
-def ray_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options: Any) -> dict[str, str]:
+def ray_build(source: Any, chats: ChatFiles, out: Path, tokenizer: Any, **options: Any) -> dict[str, str]:
     from niels_gpt.episodes import build_episodes
 
     build_episodes(
@@ -70,7 +70,7 @@ def ray_build(source: Any, chats: ChatFile, out: Path, tokenizer: Any, **options
 
 
 def test_ray_writes_the_same_bytes(
-    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+    cluster: Any, tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
     """Both nodes work: a unit is finished once each of them has begun one, however late its first worker is there."""
     marks, gate = tmp_path / "marks", tmp_path / "gate"
@@ -88,7 +88,7 @@ def test_ray_writes_the_same_bytes(
 
 def test_texts_on_the_cluster(cluster: Any, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     """A pretraining cache, a worker of which is killed in the middle of a unit."""
-    texts = TextFiles([write_texts(tmp_path / "texts", 150)])
+    texts = text_files([write_texts(tmp_path / "texts", 150)])
     (tmp_path / "marks").mkdir()
     build("pretrain", texts, tmp_path / "one", tokenizer)
     cut = [part.start for part in texts.slices(SLICE_BYTES) if part.kind == "lines"][2]
@@ -100,7 +100,7 @@ def test_texts_on_the_cluster(cluster: Any, tmp_path: Path, tokenizer: SentenceP
 
 
 def test_workers_that_die(
-    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+    cluster: Any, tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
     """Killed in the middle of a unit, two of them."""
     (tmp_path / "marks").mkdir()
@@ -120,7 +120,7 @@ def while_building(act: Callable[[], None]) -> threading.Thread:
 
 @pytest.mark.slow
 def test_workers_killed_at_random(
-    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+    cluster: Any, tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -143,7 +143,7 @@ def test_workers_killed_at_random(
 
 
 def test_a_node_removed_during_the_build(
-    cluster: Any, tmp_path: Path, chats: ChatFile, whole: Any, tokenizer: SentencePieceTokenizer
+    cluster: Any, tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -166,7 +166,7 @@ def test_a_node_removed_during_the_build(
 def test_a_unit_that_always_dies_is_named(
     cluster: Any,
     tmp_path: Path,
-    chats: ChatFile,
+    chats: ChatFiles,
     tokenizer: SentencePieceTokenizer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_unit_that_always_dies_is_named(
 
 
 def test_bad_rows_stop_a_ray_build_with_the_same_words(
-    cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer
+    cluster: Any, tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
     said = []
     for name, executor in (("serial", {}), ("ray", {"executor": UnitExecutor(RayRunner(), slice_bytes=SLICE_BYTES)})):
@@ -189,8 +189,8 @@ def test_bad_rows_stop_a_ray_build_with_the_same_words(
 
 
 @pytest.mark.slow
-def test_the_command_line_on_the_cluster(cluster: Any, tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
-    common = ["build", "--kind", "sft", chats.path, "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
+def test_the_command_line_on_the_cluster(cluster: Any, tmp_path: Path, chats: ChatFiles, tokenizer_dir: Path) -> None:
+    common = ["build", "--kind", "sft", chats.files[0], "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
     more = ["--engine", "ray", "--ray-address", cluster.address, "--unit-bytes", 20_000]
     for name, options in (("local", []), ("ray", more)):
         done = run_cli(*common, "--out", name, *options, cwd=tmp_path)
@@ -198,7 +198,9 @@ def test_the_command_line_on_the_cluster(cluster: Any, tmp_path: Path, chats: Ch
     assert digests(tmp_path / "ray") == digests(tmp_path / "local")
 
 
-def test_a_file_of_a_cluster_that_is_gone_does_not_matter(tmp_path: Path, chats: ChatFile, tokenizer_dir: Path) -> None:
+def test_a_file_of_a_cluster_that_is_gone_does_not_matter(
+    tmp_path: Path, chats: ChatFiles, tokenizer_dir: Path
+) -> None:
     """`ray.init` without an address takes what `ray_current_cluster` in its temporary directory names."""
     pytest.importorskip("ray")
     folder = Path(tempfile.mkdtemp(prefix="r"))  # short: sockets lie below it, and their paths may have 107 bytes
@@ -211,7 +213,7 @@ def test_a_file_of_a_cluster_that_is_gone_does_not_matter(tmp_path: Path, chats:
         "build",
         "--kind",
         "sft",
-        str(chats.path),
+        str(chats.files[0]),
         "--out",
         str(tmp_path / "sft"),
         "--engine",
@@ -230,7 +232,7 @@ def test_a_file_of_a_cluster_that_is_gone_does_not_matter(tmp_path: Path, chats:
 
 
 def test_sigterm_still_goes_to_the_handler_of_the_program(
-    chats: ChatFile, tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
+    chats: ChatFiles, tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ray.init` replaces it by one that exits with 15; the command line promises a line and 143."""
     ray = pytest.importorskip("ray")

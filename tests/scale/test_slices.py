@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file
 
@@ -75,7 +75,7 @@ def test_parquet_is_cut_between_row_groups(tmp_path: Path, slice_bytes: int) -> 
     parts = list(slice_file(path, slice_bytes))
     assert len(parts) == {1: 15, 1 << 20: 1}.get(slice_bytes, len(parts))
     assert in_slices(path, slice_bytes) == list(read_records(path))
-    source = ChatFile(path).resolved()
+    source = chat_files([path]).resolved()
     assert [row for part in source.slices(slice_bytes) for row in source.read(part)] == list(source)
 
 
@@ -95,4 +95,4 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=rf"{name}: no such file"):
             list(slice_file(tmp_path / name, 10))
         with pytest.raises(InputError, match=rf"{name}: no such file"):
-            list(ChatFile(tmp_path / name, "messages").slices(10))
+            list(chat_files([tmp_path / name], "messages").slices(10))

@@ -16,7 +16,7 @@ from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.tasks import Chunk
 from niels_gpt.builds.units import Unit, UnitTask, build_unit, units_path
 from niels_gpt.errors import OutputExists
-from niels_gpt.sources.chat_files import ChatFile
+from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.store.staging import StagedDirectory, rename_and_delete
 from niels_gpt.tokenizer import SentencePieceTokenizer
@@ -28,7 +28,7 @@ from tests.scale.builds import build, units, write_chats
 class Stalling:
     """A source that stops in the middle until it is told to go on."""
 
-    file: ChatFile
+    file: ChatFiles
     reached: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
@@ -47,17 +47,17 @@ class Stalling:
 
 
 @pytest.fixture
-def chats(tmp_path: Path) -> ChatFile:
-    return ChatFile(write_chats(tmp_path / "chats.jsonl", 30))
+def chats(tmp_path: Path) -> ChatFiles:
+    return chat_files([write_chats(tmp_path / "chats.jsonl", 30)])
 
 
-def task_of(chats: ChatFile, folder: Path) -> UnitTask:
+def task_of(chats: ChatFiles, folder: Path) -> UnitTask:
     (part,) = chats.slices(1 << 20)
     folder.mkdir(parents=True)
     return UnitTask(0, part, folder)
 
 
-def test_attempts_at_one_unit_never_mix(tmp_path: Path, chats: ChatFile) -> None:
+def test_attempts_at_one_unit_never_mix(tmp_path: Path, chats: ChatFiles) -> None:
     """A worker that was thought to hang goes on after another has finished its unit."""
     unit_task = task_of(chats, tmp_path / "kept")
     stalling = Stalling(chats)
@@ -75,7 +75,7 @@ def test_attempts_at_one_unit_never_mix(tmp_path: Path, chats: ChatFile) -> None
     assert sum(len(part.lengths) for part in unit.contents() if isinstance(part, Chunk)) == 30
 
 
-def test_two_builds_at_once(tmp_path: Path, chats: ChatFile, tokenizer: SentencePieceTokenizer) -> None:
+def test_two_builds_at_once(tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer) -> None:
     """The second is refused, and the units of the first stay."""
     out = tmp_path / "out"
     unit = units_path(out) / "recipe" / "unit_0000000"

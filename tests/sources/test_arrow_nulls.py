@@ -12,7 +12,7 @@ from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
-from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset, record_to_conversation
+from niels_gpt.sources.chat_files import chat_files, from_dataset, record_to_conversation
 from niels_gpt.sources.files.inputs import Record
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 
@@ -48,7 +48,7 @@ ROWS: list[dict[str, Any]] = [
 def read_back(tmp_path: Path, rows: list[dict[str, Any]]) -> list[Conversation]:
     file = tmp_path / "chats.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    read = list(ChatFile(file).iterate())
+    read = list(chat_files([file]).iterate())
     assert all(isinstance(row, Conversation) for row in read), read
     return read  # type: ignore[return-value]
 
@@ -233,7 +233,7 @@ def test_what_json_lines_spell_out_stays(tmp_path: Path) -> None:
     row = {"messages": calls("f", {"a": None}), "tools": [tool("f", b={"type": "string", "default": None})]}
     file = tmp_path / "chats.jsonl"
     file.write_text(json.dumps(row) + "\n")
-    (chat,) = ChatFile(file).iterate()
+    (chat,) = chat_files([file]).iterate()
     assert isinstance(chat, Conversation)
     assert (arguments_of(chat), chat.tools, [*chat.changes]) == ({"a": None}, row["tools"], [])
 
@@ -260,7 +260,7 @@ def test_builds_count_the_rows(tmp_path: Path) -> None:
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     kinds = ("jsonl", "parquet", "arrow")
     for kind in kinds:
-        source = ChatFile(tmp_path / f"chats.{kind}")
+        source = chat_files([tmp_path / f"chats.{kind}"])
         own = {"val_frac": 0, "seed": 1, "executor": UnitExecutor(LocalRunner(1))}
         build_sft_cache(source, str(tmp_path / kind), tokenizer=family("qwen3"), **own)
     lines, *made = [(tmp_path / kind / "train_tokens.bin").read_bytes() for kind in kinds]

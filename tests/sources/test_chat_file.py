@@ -13,7 +13,7 @@ import pytest
 import niels_gpt as ng
 from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.messages import Conversation
-from niels_gpt.sources.chat_files import ChatFile, chat_files, from_dataset
+from niels_gpt.sources.chat_files import chat_files, from_dataset
 from niels_gpt.sources.files import records
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.files.records import read_records
@@ -96,7 +96,7 @@ ROWS: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = [
 
 
 def conversations(path: Path, dialect: str | None = None) -> list[Any]:
-    return [row.messages if isinstance(row, Conversation) else row for row in ChatFile(path, dialect).iterate()]
+    return [row.messages if isinstance(row, Conversation) else row for row in chat_files([path], dialect).iterate()]
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -109,7 +109,7 @@ def test_every_dialect_becomes_messages(
     tmp_path: Path, dialect: str, row: dict[str, Any], expected: list[dict[str, Any]]
 ) -> None:
     file = write(tmp_path / "chats.jsonl", row)
-    assert ChatFile(file).detected_dialect() == dialect
+    assert chat_files([file]).dialect_of(file) == dialect
     assert conversations(file) == conversations(file, dialect) == [expected]
 
 
@@ -133,7 +133,7 @@ MISREAD: list[tuple[str, dict[str, Any], str, str]] = [
 def test_what_would_be_read_as_something_else_is_refused(
     tmp_path: Path, dialect: str, row: dict[str, Any], reason: str, said: str
 ) -> None:
-    (found,) = ChatFile(write(tmp_path / "c.jsonl", row), dialect).iterate()
+    (found,) = chat_files([write(tmp_path / "c.jsonl", row)], dialect).iterate()
     assert isinstance(found, Rejected)
     assert found.reason == reason
     assert said in found.detail
@@ -142,7 +142,7 @@ def test_what_would_be_read_as_something_else_is_refused(
 def test_nothing_said_there_is_nothing_lost(tmp_path: Path) -> None:
     answer = {**ANSWER, "function_call": None, "refusal": None, "channel": "final", "recipient": "all"}
     row = {"messages": [ASK, answer], "functions": []}
-    (found,) = ChatFile(write(tmp_path / "c.jsonl", row), "messages").iterate()
+    (found,) = chat_files([write(tmp_path / "c.jsonl", row)], "messages").iterate()
     assert found.messages[1]["content"] == "4"
 
 
@@ -151,7 +151,7 @@ def test_answers_in_a_prompt_are_known_by_what_their_role_means(tmp_path: Path) 
     turns = [{"role": "human", "content": "2 + 2?"}, {"role": "bot", "content": "4"}]
     mapping = RowMapping.of({}, {"human": "user", "bot": "assistant"})
     file = write(tmp_path / "c.jsonl", {"prompt": [*turns, turns[0]], "completion": turns[1:]})
-    (found,) = ChatFile(file, "prompt_completion", mapping).iterate()
+    (found,) = chat_files([file], "prompt_completion", mapping).iterate()
     assert found.messages == [ASK, {**ANSWER, "train": False}, ASK, ANSWER]
 
 
@@ -159,7 +159,7 @@ def test_tools_and_everything_else_of_a_row_are_kept(tmp_path: Path) -> None:
     rows = [
         {"messages": [ANSWER], "tools": tools, "topic": "maths"} for tools in ([TOOL], json.dumps([TOOL]), None, "")
     ]
-    found = list(ChatFile(write(tmp_path / "c.jsonl", *rows)).iterate())
+    found = list(chat_files([write(tmp_path / "c.jsonl", *rows)]).iterate())
     assert [row.tools for row in found] == [[TOOL], [TOOL], None, None]
     assert all(row.metadata == {"topic": "maths"} for row in found)
     assert [row.where for row in found] == [f"{tmp_path}/c.jsonl:{n}" for n in (1, 2, 3, 4)]
@@ -178,7 +178,7 @@ def test_the_dialect_can_be_overridden(tmp_path: Path) -> None:
     alike = write(tmp_path / "alike.jsonl", {"messages": [ASK, ANSWER], "prompt": "2 + 2?", "completion": "4"})
     assert conversations(alike) == [[ASK, ANSWER]], "both readings are the same"
     with pytest.raises(UsageError, match="no format 'x'; known: messages, sharegpt, alpaca, prompt_completion"):
-        ChatFile(file, "x")
+        chat_files([file], "x")
 
 
 def test_completions_with_a_label_of_kto_are_no_conversations_unless_the_format_is_named(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_whole_conversations_with_a_tag_of_kto(tmp_path: Path, row: dict[str, An
 def test_a_label_beside_a_whole_conversation_is_metadata(tmp_path: Path, row: dict[str, Any], format_: str) -> None:
     """Such as of a classifier; rows of KTO have a prompt and a completion."""
     labelled = {**row, "label": False}
-    (found,) = ChatFile(write(tmp_path / "labelled.jsonl", labelled)).iterate()
+    (found,) = chat_files([write(tmp_path / "labelled.jsonl", labelled)]).iterate()
     assert (found.messages, found.metadata["label"]) == ([ASK, ANSWER], False)
     assert len(list(from_dataset([labelled]))) == 1
     assert conversations(write(tmp_path / "labelled.jsonl", labelled), format_) == [[ASK, ANSWER]]
@@ -230,7 +230,7 @@ def test_a_label_beside_a_whole_conversation_is_metadata(tmp_path: Path, row: di
 
 def test_an_input_of_alpaca_that_is_no_text(tmp_path: Path) -> None:
     file = write(tmp_path / "alpaca.jsonl", {"instruction": "Add.", "input": [2, 2], "output": "4"})
-    (found,) = ChatFile(file).iterate()
+    (found,) = chat_files([file]).iterate()
     assert isinstance(found, Rejected)
     assert "input is a list; expected a text" in found.why
 
@@ -246,7 +246,9 @@ def test_an_input_of_alpaca_that_is_no_text(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_come_out_in_their_place(tmp_path: Path, row: Any, reason: str, says: str) -> None:
-    first, bad, last = ChatFile(write(tmp_path / "c.jsonl", {"messages": [ANSWER]}, row, {"messages": [ASK]})).iterate()
+    first, bad, last = chat_files(
+        [write(tmp_path / "c.jsonl", {"messages": [ANSWER]}, row, {"messages": [ASK]})]
+    ).iterate()
     assert isinstance(first, Conversation)
     assert isinstance(last, Conversation)
     assert isinstance(bad, Rejected)
@@ -269,7 +271,7 @@ def test_bad_rows_come_out_in_their_place(tmp_path: Path, row: Any, reason: str,
     ],
 )
 def test_bad_turns_are_named(tmp_path: Path, row: dict[str, Any], says: str) -> None:
-    (bad,) = ChatFile(write(tmp_path / "c.jsonl", row)).iterate()
+    (bad,) = chat_files([write(tmp_path / "c.jsonl", row)]).iterate()
     assert isinstance(bad, Rejected)
     assert says in bad.detail
 
@@ -289,7 +291,7 @@ def test_every_kind_of_file_gives_the_same_conversations(tmp_path: Path) -> None
     expected = [row["messages"] for row in rows]
     for file in files:
         assert conversations(file) == expected, file.name
-        assert [row.messages for row in ChatFile(file).iterate(start=3)] == expected[3:], file.name
+        assert [row.messages for row in chat_files([file]).iterate(start=3)] == expected[3:], file.name
 
 
 def test_json_is_read_row_by_row_so_that_no_null_is_invented(tmp_path: Path) -> None:
@@ -372,7 +374,7 @@ def test_a_row_of_an_array_that_python_cannot_read(tmp_path: Path, row: str, say
     path = tmp_path / "a.json"
     path.write_text(f'[{{"messages": []}}, {row}')
     with pytest.raises(InputError, match=says):
-        list(ChatFile(path, "messages").iterate())
+        list(chat_files([path], "messages").iterate())
 
 
 @pytest.mark.parametrize("more", ['[{"b": 2}]', "x", "]", " " * 5000 + "x"])
@@ -461,8 +463,8 @@ def test_the_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> No
     (tmp_path / "other").mkdir()
     a, b = write(tmp_path / "c.jsonl", {"messages": [ASK]}), write(tmp_path / "other" / "c.jsonl", {"messages": [ASK]})
     changed = write(tmp_path / "d.jsonl", {"messages": [ANSWER]})
-    assert ChatFile(a).fingerprint() == ChatFile(b).fingerprint() != ChatFile(changed).fingerprint()
-    assert (ChatFile(a).name, ChatFile(a).revision) == ("c", None)
+    assert chat_files([a]).fingerprint() == chat_files([b]).fingerprint() != chat_files([changed]).fingerprint()
+    assert (chat_files([a]).name, chat_files([a]).revision) == ("c", None)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.parquet"])
@@ -472,7 +474,7 @@ def test_rows_are_counted_from_0_and_errors_say_so(tmp_path: Path, name: str) ->
         (tmp_path / name).write_text(json.dumps(rows))
     else:
         parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
-    row = list(ChatFile(tmp_path / name).iterate())[1]
+    row = list(chat_files([tmp_path / name]).iterate())[1]
     assert isinstance(row, Rejected)
     assert row.where == f"{tmp_path / name} row 1"
     assert row.detail == f"{row.where}: {row.why}"
@@ -488,7 +490,7 @@ def refuse(folder: Path, row: Rejected) -> None:
 
 def test_lines_are_counted_from_1(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"messages": [ASK, ANSWER]}) + "\n{}\n")
-    row = list(ChatFile(tmp_path / "a.jsonl").iterate())[1]
+    row = list(chat_files([tmp_path / "a.jsonl"]).iterate())[1]
     assert isinstance(row, Rejected)
     assert row.where == f"{tmp_path / 'a.jsonl'}:2"
     with pytest.raises(DataError) as found:
@@ -503,7 +505,7 @@ def test_a_parquet_row_that_is_not_utf8_is_one_bad_row(tmp_path: Path) -> None:
     parquet.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
     path.write_bytes(path.read_bytes().replace(b"three", b"th\xffee"))
 
-    rows = list(ChatFile(path).iterate())
+    rows = list(chat_files([path]).iterate())
 
     assert [isinstance(row, Rejected) for row in rows] == [False, False, True, False, False]
     assert isinstance(rows[2], Rejected)
@@ -538,7 +540,7 @@ def test_a_value_that_python_cannot_hold_is_one_bad_row(
         with pyarrow.ipc.new_file(str(path), table.schema) as writer:
             writer.write_table(table)
 
-    rows = list(ChatFile(path).iterate())
+    rows = list(chat_files([path]).iterate())
 
     bad = [number for number, row in enumerate(rows) if isinstance(row, Rejected)]
     assert bad == [len(values) // 2]
@@ -570,7 +572,7 @@ def test_damaged_files_end_in_an_error_that_names_them(tmp_path: Path, name: str
         path = tmp_path / name
         path.write_bytes(damaged(whole, seed))
         try:
-            list(ChatFile(path).iterate())
+            list(chat_files([path]).iterate())
         except InputError as error:
             failed += str(path) in str(error)
             unnamed += str(path) not in str(error)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from niels_gpt.episodes import build_episodes
-from niels_gpt.errors import DataError, InputError, UsageError
-from niels_gpt.sources.chat_files import ChatFile, ChatFiles, chat_files, describe_dialects
+from niels_gpt.errors import DataError, InputError
+from niels_gpt.sources.chat_files import ChatFiles, chat_files, describe_dialects
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.store.kinds import open_manifest
 from niels_gpt.store.remote import RemoteFile
@@ -42,7 +42,7 @@ def named(folder: Path, *names: str) -> ChatFiles:
 
 def test_the_rows_in_the_order_of_the_files(folder: Path) -> None:
     source = named(folder, "b.jsonl", "a.jsonl", "c.json")
-    alone = [row for name in ("b.jsonl", "a.jsonl", "c.json") for row in ChatFile(folder / name)]
+    alone = [row for name in ("b.jsonl", "a.jsonl", "c.json") for row in chat_files([folder / name])]
     assert [getattr(row, "where", None) for row in source] == [row.where for row in alone]
     assert [row.messages for row in source if not isinstance(row, Rejected)] == [
         row.messages for row in alone if not isinstance(row, Rejected)
@@ -127,7 +127,7 @@ def test_one_file_is_what_it_was(folder: Path) -> None:
     """The same source, so the same fingerprint, name and rows as before there could be several."""
     for given in ([folder / "a.jsonl"], [str(folder / "[a].jsonl")], [str(folder / "a*")]):
         source = chat_files(given)
-        assert source == ChatFile(folder / "a.jsonl")
+        assert source == chat_files([folder / "a.jsonl"])
         assert source.config()["dialect"] == "sharegpt"
         assert list(source.config()) == ["inputs", "dialect"]
         assert list(source.config()["inputs"][0]) == ["name", "bytes", "sha256"]
@@ -136,19 +136,18 @@ def test_one_file_is_what_it_was(folder: Path) -> None:
 def test_patterns_and_urls(folder: Path) -> None:
     def names(*given: Any) -> list[str]:
         source = chat_files(given)
-        return [file.path.name for file in (source.files if isinstance(source, ChatFiles) else (source,))]
+        return [file.name for file in source.files]
 
     assert names(str(folder / "*.json*")) == ["a.jsonl", "b.jsonl", "c.json"]
     assert names(folder / "b.jsonl", str(folder / "*.jsonl")) == ["b.jsonl", "a.jsonl"]
     assert names("memory://x/y.jsonl", folder / "c.json") == ["y.jsonl", "c.json"]
-    assert isinstance(chat_files(["memory://x/y.jsonl"]).path, RemoteFile)  # type: ignore[union-attr]
+    assert isinstance(chat_files(["memory://x/y.jsonl"]).files[0], RemoteFile)
     with pytest.raises(InputError, match=r"\*\.parquet: no file fits"):
         chat_files([str(folder / "*.parquet")])
     with pytest.raises(InputError, match=r"absent\.jsonl: no such file"):
         chat_files([folder / "absent.jsonl", folder / "a.jsonl"]).config()
     assert names(folder / "b.jsonl", folder)[:2] == ["b.jsonl", "a.jsonl"]
-    with pytest.raises(UsageError, match=r"a\.jsonl: named 2 times"):
-        ChatFiles((ChatFile(folder / "a.jsonl"),) * 2)
+    assert names(folder / "a.jsonl", folder / "a.jsonl") == ["a.jsonl"]
 
 
 def test_the_command_lines(folder: Path, tmp_path: Path, tokenizer_dir: Path) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from niels_gpt.messages import Conversation
 from niels_gpt.samples import notes_dir
-from niels_gpt.sources import text_files
+from niels_gpt.sources import text_files as text_module
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.hub_corpora import Dolly, articles, text_of
 from niels_gpt.sources.oasst1 import threads
-from niels_gpt.sources.roam import RoamNotes, clean
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.roam import clean, roam_notes
+from niels_gpt.sources.text_files import text_files
 
 # --- texts -----------------------------------------------------------------------------------------------------
 
@@ -69,19 +69,19 @@ def test_roam_reads_a_folder_in_a_fixed_order(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name, data in (("b/two.md", b"[[2]]"), ("one.md", b"1"), ("bad.md", b"\xff"), ("skip.png", b"x")):
         (tmp_path / name).write_bytes(data)
-    source = RoamNotes(tmp_path)
+    source = roam_notes(tmp_path)
     found = list(source.iterate())
     assert [(row.text if isinstance(row, Document) else row.reason) for row in found] == ["2", "invalid_utf8", "1"]
     assert list(source.iterate(start=2)) == found[2:]
     assert [entry["name"] for entry in source.config()["inputs"]] == ["two.md", "bad.md", "one.md"]
     before = source.fingerprint()
     (tmp_path / "one.md").write_text("changed")
-    assert RoamNotes(tmp_path).fingerprint() != before
+    assert roam_notes(tmp_path).fingerprint() != before
 
 
 def test_large_text_files_come_in_parts_that_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is lost at the seams, whatever stands there: line ends, spaces, or the middle of a character."""
-    monkeypatch.setattr(text_files, "PART_BYTES", 100)
+    monkeypatch.setattr(text_module, "PART_BYTES", 100)
     texts = {
         "lines.txt": "".join(f"line {n}\n" for n in range(60)),
         "words.txt": "word " * 100,
@@ -91,11 +91,11 @@ def test_large_text_files_come_in_parts_that_stay_together(tmp_path: Path, monke
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     for name, text in texts.items():
-        parts = list(TextFiles([tmp_path / name]).iterate())
+        parts = list(text_files([tmp_path / name]).iterate())
         assert "".join(part.text for part in parts) == text, name
         assert all(len(part.text.encode()) <= 100 for part in parts)
         assert {part.group for part in parts} == ({None} if name == "small.txt" else {str(tmp_path / name)})
-    second = list(TextFiles([tmp_path / "lines.txt"]).iterate())[1]
+    second = list(text_files([tmp_path / "lines.txt"]).iterate())[1]
     assert second.where == f"{tmp_path}/lines.txt:{1 + second.text[:7].count('x') + int(second.text.split()[1])}"
 
 
@@ -105,15 +105,15 @@ def test_a_large_text_file_is_decoded_as_a_small_one(tmp_path: Path, monkeypatch
     text.write_bytes(b"\xef\xbb\xbf" + b"word\n" * 50)
     broken.write_bytes(b"word\n" * 49 + b"w\xffrd\n")
     for part_bytes in (1 << 20, 100):
-        monkeypatch.setattr(text_files, "PART_BYTES", part_bytes)
-        whole = [row.text for row in TextFiles([text]) if isinstance(row, Document)]
+        monkeypatch.setattr(text_module, "PART_BYTES", part_bytes)
+        whole = [row.text for row in text_files([text]) if isinstance(row, Document)]
         assert "".join(whole) == "word\n" * 50
-        (told,) = [row.detail for row in TextFiles([broken]) if isinstance(row, Rejected)]
+        (told,) = [row.detail for row in text_files([broken]) if isinstance(row, Rejected)]
         assert "broken.txt:50: invalid UTF-8 at byte 246 " in told
 
 
 def test_the_sample_notes_are_44_documents() -> None:
-    assert sum(isinstance(row, Document) for row in TextFiles([notes_dir()]).iterate()) == 44
+    assert sum(isinstance(row, Document) for row in text_files([notes_dir()]).iterate()) == 44
 
 
 # --- conversations -----------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from niels_gpt.inputs.opened import open_input
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.formats import format_of
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}], "text": "a"}
 PAIR = {"prompt": "Hi", "chosen": "Yes", "rejected": "No"}
@@ -92,7 +92,7 @@ def test_what_contradicts_is_refused_at_every_door(tmp_path: Path, name: str, da
     doors: list[Any] = [
         lambda: list(chat_files([path])),
         lambda: list(preference_files([path])),
-        lambda: list(TextFiles([path])),
+        lambda: list(text_files([path])),
         lambda: open_input(path),
     ]
     for door in doors:
@@ -105,7 +105,7 @@ def test_the_same_rows_at_every_door(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(LINES) if name.endswith("GZ") else LINES)
     assert len(list(chat_files([path]))) == 2
-    assert [document.text for document in TextFiles([path])] == ["a", "a"]  # type: ignore[union-attr]
+    assert [document.text for document in text_files([path])] == ["a", "a"]  # type: ignore[union-attr]
     assert open_input(path).dialect == "messages"
     path.write_bytes(
         (json.dumps(PAIR) + "\n").encode() if not name.endswith("GZ") else gzip.compress(json.dumps(PAIR).encode())
@@ -132,6 +132,6 @@ def test_a_compressed_text_is_a_document_in_parts(tmp_path: Path) -> None:
     text = "line\n" * 2_000_000
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "a.txt").write_text(text)
-    packed, plain = (list(TextFiles([tmp_path / name])) for name in ("a.txt.gz", "a.txt"))
+    packed, plain = (list(text_files([tmp_path / name])) for name in ("a.txt.gz", "a.txt"))
     assert [document.text for document in packed] == [document.text for document in plain]  # type: ignore[union-attr]
     assert len(packed) == 3

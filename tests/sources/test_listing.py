@@ -19,7 +19,7 @@ from niels_gpt.errors import InputError, StorageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 from niels_gpt.store.remote import address
 from tests.scale.stores import s3_server
 
@@ -47,7 +47,7 @@ def written(url: str) -> None:
 
 
 def names(folder: str, *inputs: str) -> list[str]:
-    return [file.url.removeprefix(f"{folder}/") for file in TextFiles(inputs).files()]  # type: ignore[union-attr]
+    return [file.url.removeprefix(f"{folder}/") for file in text_files(inputs).files]  # type: ignore[union-attr]
 
 
 def test_directories_and_patterns_are_sorted_and_no_file_comes_twice(folder: str) -> None:
@@ -55,7 +55,7 @@ def test_directories_and_patterns_are_sorted_and_no_file_comes_twice(folder: str
     assert names(folder, f"{folder}/*.txt") == ["a.txt", "x[1].txt"]
     assert names(folder, f"{folder}/deep/c.md", f"{folder}/**/*.md") == ["deep/c.md", "deep/README.md"]
     assert names(folder, f"{folder}/x[1].txt") == ["x[1].txt"]
-    assert [document.text for document in TextFiles([f"{folder}/b.jsonl", f"{folder}/a*"])] == [
+    assert [document.text for document in text_files([f"{folder}/b.jsonl", f"{folder}/a*"])] == [
         "b.jsonl",
         "a.txt\n",
     ]

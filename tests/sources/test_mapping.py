@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import Conversation
-from niels_gpt.sources.chat_files import ChatFile, chat_files, record_to_conversation
+from niels_gpt.sources.chat_files import chat_files, record_to_conversation
 from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.mapping import RowMapping, pairs_of
 from niels_gpt.sources.rows.shapes import detect
@@ -137,7 +137,7 @@ def test_mappings_that_cannot_be(columns: Any, roles: Any, says: str) -> None:
 
 def test_a_format_that_contradicts_the_columns_is_refused() -> None:
     with pytest.raises(UsageError, match="the columns make rows of prompt_completion, and the format is alpaca"):
-        ChatFile("a.jsonl", "alpaca", RowMapping.of({"prompt": "q", "completion": "a"}))  # type: ignore[arg-type]
+        chat_files([], "alpaca", RowMapping.of({"prompt": "q", "completion": "a"}))
 
 
 def test_texts_of_the_command_line() -> None:
@@ -340,10 +340,10 @@ def test_a_format_is_detected_by_several_rows(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     rows = [{"messages": [ASK, ANSWER]}, answer(USE)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert ChatFile(file).detected_dialect() == "anthropic"
+    assert chat_files([file]).dialect_of(file) == "anthropic"
     file.write_text(json.dumps(rows[0]) + "\n" + json.dumps({"messages": [ASK], "prompt": "a", "completion": "b"}))
     with pytest.raises(UsageError, match=r"a\.jsonl:2 can be read in two ways"):
-        ChatFile(file).detected_dialect()
+        chat_files([file]).dialect_of(file)
 
 
 TEXTS = st.text(max_size=12)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.sources.files.inputs import Document, Rejected
-from niels_gpt.sources.text_files import TextFiles
+from niels_gpt.sources.text_files import text_files
 
 ROWS = [{"text": "one"}, {"text": "two\nlines"}]
 
@@ -17,7 +17,7 @@ ROWS = [{"text": "one"}, {"text": "two\nlines"}]
 def test_a_named_json_file_holds_rows(tmp_path: Path, text: str) -> None:
     file = tmp_path / "notes.json"
     file.write_text(text)
-    source = TextFiles([str(file)])
+    source = text_files([str(file)])
     assert [row.text for row in source.iterate() if isinstance(row, Document)] == ["one", "two\nlines"]
     parts = [row for part in source.slices(1 << 20) for row in source.read(part)]
     assert parts == list(source.iterate())
@@ -26,10 +26,10 @@ def test_a_named_json_file_holds_rows(tmp_path: Path, text: str) -> None:
 def test_a_row_without_text_is_told(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text('[{"name": "x"}]')
-    assert [type(row) for row in TextFiles([str(file)]).iterate()] == [Rejected]
+    assert [type(row) for row in text_files([str(file)]).iterate()] == [Rejected]
 
 
 def test_a_directory_s_json_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"a": 1}')
     (tmp_path / "a.txt").write_text("text")
-    assert [row.text for row in TextFiles([str(tmp_path)]).iterate() if isinstance(row, Document)] == ["text"]
+    assert [row.text for row in text_files([str(tmp_path)]).iterate() if isinstance(row, Document)] == ["text"]

@@ -1,0 +1,124 @@
+"""`FileSource`: the rows of the user's files, whatever they are. Subclasses say what a record or a text becomes.
+
+::
+
+    ChatFiles         records  ->  conversations        chat_files.py
+    PreferenceFiles   records  ->  preferences          preference_files.py
+    TextFiles         records and texts  ->  documents  text_files.py
+    RoamNotes         texts    ->  documents            roam.py
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, ClassVar, Self, TypeVar
+
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.base import Source
+from niels_gpt.sources.files.hashed_files import HashedFiles
+from niels_gpt.sources.files.inputs import ReadProgress, Rejected, existing_file
+from niels_gpt.sources.files.listing import FileList
+from niels_gpt.sources.files.records import read_records
+from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
+from niels_gpt.store.remote import AnyFile, address
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class FileSource(Source[Row]):
+    """Rows of files, in the order of the files.
+
+    Attributes:
+        listing: the files, and what was passed over.
+        shares_slices: small files of rows share a slice, because a unit of a build has costs of its own.
+    """
+
+    listing: FileList
+    count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False, kw_only=True)
+    hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False, kw_only=True)
+
+    shares_slices: ClassVar[bool] = True
+
+    @property
+    def files(self) -> tuple[AnyFile, ...]:
+        """The files that are read."""
+        return self.listing.taken
+
+    @property
+    def name(self) -> str:
+        """The name of the first file up to its first dot, and the number of the others: `a + 2 more`."""
+        more = len(self.files) - 1
+        return self.files[0].name.partition(".")[0] + (f" + {more} more" if more else "")
+
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
+        """Name, bytes and sha256 of each file, what was passed over, and `facts`. Reads every file once."""
+        inputs = self.hashed.fingerprint([existing_file(file) for file in self.files], progress)
+        facts = self.of_files()
+        inputs = [{**one, **of_file} for one, of_file in zip(inputs, facts, strict=True)] if facts else inputs
+        return {"inputs": inputs, **self.listing.recorded(progress), **self.facts()}
+
+    def facts(self) -> dict[str, Any]:
+        """What else decides the rows."""
+        return {}
+
+    def of_files(self) -> list[dict[str, Any]]:
+        """What else decides the rows of each file; empty for nothing."""
+        return []
+
+    def fraction_read(self) -> float | None:
+        """See `Source`: the fraction of the bytes."""
+        return self.count.fraction()
+
+    def iterate(self, *, start: int = 0) -> Iterator[Row | Rejected]:
+        """The rows of the first file, then of the second, ..., from row `start` on; `Rejected` for unusable ones."""
+        self.count.begin(self.files)
+        return chain.from_iterable(self._from(start))
+
+    def _from(self, start: int) -> Iterator[Iterator[Row | Rejected]]:
+        for file in self.files:
+            items = self.items_of(file, self.count)
+            # What is skipped is not converted: with 10 rows in the first file, row 12 is row 2 of the second.
+            start -= sum(1 for _ in islice(items, start))
+            yield self.hashed.checked(self.converted(file, items), [file])
+
+    def slices(self, slice_bytes: int) -> Iterator[Slice]:
+        """See `Sliceable`."""
+        below = slice_bytes if self.shares_slices and len(self.files) > 1 else 0  # one has no neighbours to share with
+        slices = slice_files(self.files, slice_bytes, lambda file: self.cut(file, slice_bytes), whole_below=below)
+        return self.hashed.checked(slices, self.files)
+
+    def read(self, part: Slice) -> Iterator[Row | Rejected]:
+        """See `Sliceable`."""
+        self.count.begin(())  # nothing yet: what counts is the slice, not its file
+        if part.kind == "files":
+            files = self.files[part.start : part.stop]
+            rows = (self.converted(file, self.items_of(file, None)) for file in files)
+            return self.hashed.checked(chain.from_iterable(rows), files)
+        file = next(file for file in self.files if address(file) == part.path)
+        return self.hashed.checked(self.converted(file, self.items_in(file, part)), [file])
+
+    def resolved(self) -> Self:
+        """See `Sliceable`: with a counter of its own, because this process and a worker read at the same time."""
+        return replace(self, count=ReadProgress())
+
+    # ---- what subclasses say
+
+    @abstractmethod
+    def converted(self, file: AnyFile, items: Iterator[Any]) -> Iterator[Row | Rejected]:
+        """The rows of a file, of what `items_of` or `items_in` read of it."""
+
+    def items_of(self, file: AnyFile, count: ReadProgress | None) -> Iterator[Any]:
+        """What a file holds: its records."""
+        return read_records(file, count)
+
+    def items_in(self, file: AnyFile, part: Slice) -> Iterator[Any]:
+        """What a slice of a file holds."""
+        return read_slice(file, part, self.count)
+
+    def cut(self, file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
+        """The slices of a file; `None` if it is read whole."""
+        return slice_file(file, slice_bytes)
