@@ -216,8 +216,14 @@ class Loader(ABC, Generic[B]):
                 return
 
     def __len__(self) -> int:
-        """How many batches a pass of one epoch has, as Lightning asks; that of a mixture may have one less."""
-        return self.steps_per_epoch()
+        """How many batches a whole pass has, as Lightning asks; a mixture's may have one less.
+
+        Raises:
+            TypeError: a pass never ends.
+        """
+        if self._epochs is None:  # as Python has it, so that progress bars do without a length
+            raise TypeError("a pass over all epochs never ends, so it has no length")
+        return self._epochs * self.steps_per_epoch()
 
     def _made(self, places: Places) -> Iterator[B]:
         if self._workers in ({}, {"num_workers": 0}):

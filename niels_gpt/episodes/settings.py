@@ -86,15 +86,8 @@ def resolve(config: Any, mode: str, keywords: Mapping[str, Any]) -> tuple[Traini
     Raises:
         UsageError: a value out of range, an unknown keyword or mode, or no batch_size or block_size.
     """
-    names = list(TrainingConfig.model_fields)
-    for name in keywords:
-        if name not in names:
-            raise UsageError(
-                f"{name!r} is no option of a loader with dataset_mode {mode!r}; expected one of {', '.join(names)}"
-                f"{did_you_mean(name, names)}"
-            )
     dataset_mode(config, keywords.get("dataset_mode"))  # raises for a mode that does not exist
-    found = {name: attribute(config, name) for name in names}
+    found = {name: attribute(config, name) for name in TrainingConfig.model_fields}
     # Keywords last, because they win over the config.
     found |= {name: value for name, value in keywords.items() if value is not None}
     # A numpy scalar becomes the Python number that `TrainingConfig` expects.

@@ -133,11 +133,16 @@ class EpisodeWriter:
         values: dict[str, npt.NDArray[Any]] = {"tokens": ids}
         if self._mask_dtype is not None:
             values["mask"] = _checked_mask(weights, len(ids), self._mask_dtype)
-        self._check_per_episode(len(sizes), metadata, completions, images)
-        self._check_segments(len(ids), segments)
+        n = len(sizes)
+        _check_count("rows of metadata", len(metadata) if self._metadata else None, n if self._metadata else None)
+        _check_count("lists of images", len(images) if images or self._images else None, n if self._images else None)
+        found = None if completions is None else len(completions)
+        _check_count("records of completions", found, n if self._completions else None)
+        found = None if segments is None else len(segments)
+        _check_count("segments", found, None if self._segments_dtype is None else len(ids))
         cuts = None
         if segments is not None:
-            values["segments"] = segments
+            values["segments"] = _checked_segments(segments, self._segments_dtype or "uint16")
         if completions is not None:
             values["completions"] = completions
             # A group stays in one shard: numbers 0 1 | 0 1 2 of two groups give 0 2.
@@ -147,42 +152,6 @@ class EpisodeWriter:
         self.trained_tokens += int(np.count_nonzero(values.get("mask", ids >= 0)))
         self.images += sum(map(len, images))
         self.image_tokens += sum(image.tokens for of_episode in images for image in of_episode)
-
-    def _check_per_episode(
-        self,
-        n: int,
-        metadata: Sequence[Mapping[str, Any]],
-        completions: npt.NDArray[np.void] | None,
-        images: Sequence[Sequence[PlacedImage]],
-    ) -> None:
-        """Metadata, images and completions have an item for each of the `n` episodes."""
-        if self._metadata and len(metadata) != n:
-            raise UsageError(f"{n} episodes but {len(metadata)} rows of metadata; expected one of each")
-        if len(images) != (n if self._images else 0):
-            raise UsageError(
-                f"{n} episodes, with_images {self._images} and images of {len(images)}; expected those of each with "
-                "with_images, and none without"
-            )
-        found = "no" if completions is None else len(completions)
-        if found != (n if self._completions else "no"):
-            raise UsageError(
-                f"{n} episodes, with_completions {self._completions} and {found} records of completions; expected one "
-                "per episode with with_completions, and none without"
-            )
-
-    def _check_segments(self, n: int, segments: Integers | None) -> None:
-        dtype, found = self._segments_dtype, 0 if segments is None else len(segments)
-        if (dtype is None) != (segments is None) or (segments is not None and found != n):
-            raise UsageError(
-                f"{n} ids, segments_dtype {dtype} and {found} segments; expected one per id with a segments_dtype, and "
-                "none without"
-            )
-        if segments is None or dtype is None:
-            return
-        most = int(np.iinfo(SEGMENT_DTYPES[dtype]).max)
-        # Larger numbers would wrap around silently: 0 and 65,536 would be one text.
-        if n and (segments.min() < 0 or segments.max() > most):
-            raise UsageError(f"segments from {segments.min()} to {segments.max()} in {dtype}; expected 0 to {most:,}")
 
     def counts(self) -> dict[str, int]:
         """The counts of what was written, as manifests record them."""
@@ -200,6 +169,21 @@ class EpisodeWriter:
     def abandon(self) -> None:
         """Remove unfinished files; does nothing after `close`."""
         self._writer.abandon()
+
+
+def _check_count(what: str, found: int | None, wanted: int | None) -> None:
+    """Raise `UsageError` unless there are as many as wanted; `None`: none were passed, or the writer has no file."""
+    if found != wanted:
+        told = "none, because the writer was opened without them" if wanted is None else f"{wanted:,}, one for each"
+        raise UsageError(f"{'no' if found is None else found} {what}; expected {told}")
+
+
+def _checked_segments(segments: Integers, dtype: str) -> Integers:
+    most = int(np.iinfo(SEGMENT_DTYPES[dtype]).max)
+    # Larger numbers would wrap around silently: 0 and 65,536 would be one text.
+    if len(segments) and (segments.min() < 0 or segments.max() > most):
+        raise UsageError(f"segments from {segments.min()} to {segments.max()} in {dtype}; expected 0 to {most:,}")
+    return segments
 
 
 def _check_ids(ids: Integers, lengths: npt.NDArray[np.int64]) -> None:

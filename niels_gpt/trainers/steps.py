@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -72,22 +73,17 @@ class EpochLoader(torch.utils.data.DataLoader[Batch]):
     def __init__(self, batch_source: Source[Batch], convert: Callable[[Batch], Any], **options: Any) -> None:
         self._places = EpochPlaces(batch_source)
         # A batch of the sampler is one place, because an item of the source is a whole batch already.
-        super().__init__(batch_source, batch_sampler=self._places, collate_fn=_SingleBatch(convert), **options)
+        super().__init__(batch_source, batch_sampler=self._places, collate_fn=partial(_only, convert), **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Trainers call this before every epoch."""
         self._places.set_epoch(epoch)
 
 
-class _SingleBatch:
+def _only(convert: Callable[[Batch], Any], batches: list[Batch]) -> Any:
     """A `collate_fn` for lists of one item, which is a whole batch already."""
-
-    def __init__(self, convert: Callable[[Batch], Any]) -> None:
-        self._convert = convert
-
-    def __call__(self, batches: list[Batch]) -> Any:
-        (batch,) = batches
-        return self._convert(batch)
+    (batch,) = batches
+    return convert(batch)
 
 
 @dataclass(frozen=True, eq=False)

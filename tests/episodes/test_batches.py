@@ -8,24 +8,7 @@ import numpy as np
 import pytest
 
 from niels_gpt.errors import CacheError
-from tests.episodes.rows import LENGTHS, assert_equal, open_loader, write_dataset
-
-
-def test_batches_share_no_memory(tmp_path: Path) -> None:
-    folder = write_dataset(tmp_path / "d")
-    (np.arange(sum(LENGTHS)) // 3).astype("<u2").tofile(folder / "train" / "segment_ids.bin")
-    loader = open_loader(folder)
-    batch_source = loader.batch_source("train")
-    first = loader.next_batch()
-    for tensor in first.tensors().values():
-        assert tensor.is_contiguous()
-        assert tensor.untyped_storage().nbytes() == tensor.nbytes  # what `torch.save` would write
-        tensor.fill_(9)
-    place = batch_source.place(first.state)
-    for _ in range(8):
-        expected = batch_source[place]
-        assert_equal(loader.next_batch(), expected)
-        place = batch_source.place(expected.state)
+from tests.episodes.rows import LENGTHS, open_loader, write_dataset
 
 
 def test_damage_is_told_where_its_batch_comes(tmp_path: Path) -> None:

@@ -16,11 +16,8 @@ from hypothesis import strategies as st
 from niels_gpt import seeds
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order import order as orders
-from niels_gpt.episodes.order.order import Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import Sampling, shares
-from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import UsageError
-from niels_gpt.store.index_sets import Span
 from tests.episodes.rows import open_loader, write_dataset
 
 FAR = 10**12
@@ -150,19 +147,6 @@ def test_a_state_beyond_all_rows_is_refused(datasets: list[Path]) -> None:
         loader.load_state_dict({**state, "epoch": 2**61})
 
 
-def schedules_of(n: int) -> dict[str, Order]:
-    """Every kind of schedule over `n` rows, in no memory."""
-    third = n // 3
-    groups = [Group("a", Span(0, third)), Group("b", Span(third, n))]
-    return {
-        "every row": every_row(n, 7, shuffle=True),
-        "in order": every_row(n, 7, shuffle=False),
-        "random": random_rows([Group("rows", Span(0, n))], [1], 7),
-        "groups": mixed_rows(groups, [[n // 5, n - n // 5]], 7, shuffle=True),
-        "random groups": random_rows(groups, [1, 3], 7),
-    }
-
-
 def work(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> tuple[int, int]:
     """What something costs: how many numbers are hashed, and how many functions are entered, built-in ones too."""
     hashed = calls = 0
@@ -187,20 +171,6 @@ def work(monkeypatch: pytest.MonkeyPatch, do: Callable[[], Any]) -> tuple[int, i
         finally:
             sys.setprofile(before)
     return hashed, calls
-
-
-@pytest.mark.parametrize("kind", schedules_of(100))
-@pytest.mark.parametrize("n", [10**6, 10**15], ids=["a million rows", "10**15 rows"])
-def test_the_rows_at_10_to_the_12_cost_what_the_first_cost(monkeypatch: pytest.MonkeyPatch, kind: str, n: int) -> None:
-    """Counted, not timed: nothing runs up to the position."""
-    schedule = schedules_of(n)[kind]
-    place = Place(0, FAR) if schedule.n is None else Place(*divmod(FAR, n))
-    near = work(monkeypatch, lambda: schedule.take(Place(), 512, drop_last=False))
-    far = work(monkeypatch, lambda: schedule.take(place, 512, drop_last=False))
-    assert far[0] <= 1.5 * near[0] + 1000
-    assert far[1] <= 2 * near[1] + 100
-    assert near[0] < 20 * 8 * orders.BLOCK
-    assert near[1] < 10_000
 
 
 def test_a_loader_goes_to_10_to_the_12_in_a_few_steps(datasets: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

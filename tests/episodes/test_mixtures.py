@@ -83,12 +83,6 @@ def test_every_epoch_shows_just_these(datasets: list[Path], options: dict[str, A
         assert max(counts) - min(counts) <= 1
 
 
-def test_whole_numbers_of_rounds_show_every_episode_so_often_each_epoch(datasets: list[Path]) -> None:
-    sampling = Sampling(phases=[{datasets[0]: BIG, datasets[1]: 4 * SMALL}])
-    for epoch in epochs_of(open_loader(datasets, batch_size=1, sampling=sampling), 2):
-        assert epoch == Counter({e: 1 if e < BIG else 4 for e in range(BIG + SMALL)})
-
-
 @pytest.mark.parametrize("packing", [False, True])
 def test_types_too(datasets: list[Path], packing: bool) -> None:
     """Rows of a group are counted, packed ones where rows are packed."""
@@ -98,14 +92,6 @@ def test_types_too(datasets: list[Path], packing: bool) -> None:
     loader = open_loader(datasets[0], batch_size=1, sampling=sampling, packing=packing)
     counts = epochs_of(loader, 1)[0]
     assert counts == Counter({e: 2 if name == "chat" else 1 for e, name in enumerate(types_for(range(BIG)))})
-
-
-def test_temperature_by_packed_rows(datasets: list[Path]) -> None:
-    loader = open_loader(datasets, batch_size=1, temperature=math.inf, packing=True)
-    order = loader.batch_source("train").order
-    (shares,) = order.blocks
-    assert max(shares) - min(shares) <= 1
-    assert sum(shares) == sum(len(group.members) for group in order.groups)
 
 
 @pytest.mark.parametrize(

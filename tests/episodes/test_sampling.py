@@ -21,7 +21,7 @@ from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import EMPTY, Group, Order, every_row, mixed_rows, random_rows
-from niels_gpt.episodes.order.sampling import Sampling, shares
+from niels_gpt.episodes.order.sampling import shares
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.packing import packing_plan
 from niels_gpt.errors import CacheError, UsageError
@@ -110,30 +110,6 @@ def test_rows_may_be_asked_for_in_any_pieces(schedule: Order) -> None:
 # Rows by group
 
 
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 30)), min_size=1, max_size=4),
-    seed=st.integers(0, 5),
-    shuffle=st.booleans(),
-)
-@settings(deadline=None, max_examples=25)
-def test_groups_keep_their_shares_and_show_all_before_one_repeats(
-    sizes: list[tuple[int, int]], seed: int, shuffle: bool
-) -> None:
-    bounds = np.cumsum([0, *(size for size, _ in sizes)]).tolist()
-    groups = [Group(str(at), np.arange(bounds[at], bounds[at + 1])[::-1].copy()) for at in range(len(sizes))]
-    schedule = mixed_rows(groups, [[share for _, share in sizes]], seed, shuffle=shuffle)
-    counts: Counter[int] = Counter()
-    for epoch in range(7):
-        rows = epoch_of(schedule, epoch)
-        assert len(rows) == schedule.n == sum(share for _, share in sizes)
-        counts.update(rows)
-        for group, (_, share) in zip(groups, sizes, strict=True):
-            members = set(group.members.tolist())
-            assert sum(row in members for row in rows) == share
-            seen = [counts[member] for member in members]
-            assert max(seen) - min(seen) <= 1
-
-
 # Shares
 
 
@@ -173,16 +149,6 @@ def counts_by(labels: list[str], found: list[int]) -> Counter[str]:
     return Counter(labels[number] for number in found)
 
 
-@pytest.mark.parametrize("column", ["type", "source"])
-def test_weighted_by_a_column(dataset: Path, column: str) -> None:
-    labels = TYPES if column == "type" else [f"s{number % 2}" for number in range(len(FITTING))]
-    given_weights = {name: 1.0 + at for at, name in enumerate(sorted(set(labels)))}
-    loader = open_loader(dataset, batch_size=1, sampling=Sampling(weight_by=column, phases=[shares(given_weights, 60)]))
-    for epoch in range(3):
-        found = counts_by(labels, numbers(loader.batches(epoch=epoch)))
-        assert found == shares(given_weights, 60)
-
-
 def test_a_weight_of_0_leaves_a_group_out(dataset: Path) -> None:
     weights = {"chat": 1, "code": 1, "math": 0}
     for packing in (False, True):
@@ -196,19 +162,6 @@ def test_filtered_episodes_keep_their_labels(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path / "data", [1, 5, 5, 1, 5, 5], type=["a", "b", "c", "a", "b", "c"])
     loader = open_loader(folder, batch_size=1, weight_by="type", weights={"b": 1, "c": 3})
     assert Counter(number % 3 for number in numbers(loader.batches())) == {1: 1, 2: 3}
-
-
-def test_a_mixture_of_two_datasets(tmp_path: Path) -> None:
-    one = write_dataset(tmp_path / "one", [5] * 30)
-    two = write_dataset(tmp_path / "two", [6] * 4, first=50)
-    loader = open_loader([one, two], batch_size=1, sampling=Sampling(phases=[{one: 15, two: 5}]))
-    counts: Counter[int] = Counter()
-    for epoch in range(8):
-        found = numbers(loader.batches(epoch=epoch))
-        assert sum(number < 30 for number in found) == 15
-        counts.update(found)
-    assert {counts[number] for number in range(30)} == {4}  # 8 epochs of 15 draws of 30: all equally often
-    assert {counts[number] for number in range(30, 34)} == {10}
 
 
 @pytest.mark.parametrize("weights", [{"chat": 1, "code": 1, "math": 1}, {"chat": 1, "code": 5, "math": 0}])
@@ -428,38 +381,3 @@ def test_a_mixture_is_the_same_under_any_path(tmp_path: Path, monkeypatch: pytes
     there = opened(str(moved), "./ant")
     there.load_state_dict(here.state_dict())
     assert there.next_batch().x.equal(here.next_batch().x)
-
-
-@settings(max_examples=25, deadline=None)
-@given(rows=st.integers(3, 40), batch_size=st.integers(1, 50), world_size=st.sampled_from([1, 2]))
-def test_weighted_batches_run_on_and_lose_nothing(
-    tmp_path_factory: pytest.TempPathFactory, rows: int, batch_size: int, world_size: int
-) -> None:
-    """Whatever the batch, the draws of every epoch are exact, with drop_last as without."""
-    folder = tmp_path_factory.mktemp("on")
-    for name, first in (("a", 0), ("b", 1000)):
-        write_split(folder / name / "train", [[first + n] * 3 for n in range(1, 12)])
-    exact = shares({"a": 2, "b": 1}, rows)["a"]
-    loaders = [
-        GPTEpisodeDataLoader(
-            TrainingConfig(batch_size=batch_size, block_size=4),
-            None,
-            [folder / "a", folder / "b"],
-            pad_token_id=0,
-            sampling=Sampling(phases=[{folder / "a": exact, folder / "b": rows - exact}]),
-            rank=rank,
-            world_size=world_size,
-        )
-        for rank in range(world_size)
-    ]
-    wanted = 3 * rows
-    firsts: list[int] = []
-    while len(firsts) < wanted:
-        firsts += [int(row[0]) for loader in loaders for row in loader.next_batch().x]
-    assert 0 not in firsts  # no row is empty
-    for epoch in range(3):
-        drawn = firsts[epoch * rows : (epoch + 1) * rows]
-        assert sum(first < 1000 for first in drawn) == exact
-    seen = Counter(first for first in firsts[:wanted] if first < 1000)
-    counts = [seen[n] for n in range(1, 12)]
-    assert max(counts) - min(counts) <= 1  # all of a group come before one comes again, over epoch ends too

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import UsageError
-from niels_gpt.scale.fetch import fetch
 from niels_gpt.store.shard_cache import PART
 from tests.conftest import REPOSITORY
 from tests.episodes.stores import FileServer
@@ -25,7 +24,6 @@ from tests.episodes.test_store import (
     TOKEN_BYTES,
     as_lists,
     cache_in,
-    child,
     files_of,
     here,
     local,
@@ -35,7 +33,6 @@ from tests.episodes.test_store import (
     rows_of,
     store,
 )
-from tests.test_cache_determinism import digests
 
 __all__ = ["quick", "store"]  # the fixtures
 
@@ -125,21 +122,6 @@ def test_batches_larger_than_windows(store: FileServer, tmp_path: Path) -> None:
         assert rows_of(ours, 9) == rows_of(theirs, 9)
 
 
-def test_one_of_two_ranks_is_killed_in_a_download(store: FileServer, tmp_path: Path) -> None:
-    store.faults("*/tokens.bin stall 8")
-    jobs = [child(store, tmp_path, 1) for _ in range(2)]
-    while not list(tmp_path.glob("cache/shards/*.part")):
-        time.sleep(0.01)
-    time.sleep(0.3)
-    jobs[0].send_signal(signal.SIGKILL)
-    jobs[0].communicate()
-    store.faults()
-    printed = jobs[1].communicate(timeout=60)[0].split()
-    assert jobs[1].returncode == 0
-    alone = child(store, tmp_path / "alone", 1)
-    assert printed == alone.communicate(timeout=60)[0].split()
-
-
 SMALL_DISK = """
 import subprocess, sys
 from pathlib import Path
@@ -166,14 +148,6 @@ def test_a_disk_smaller_than_two_windows(store: FileServer, tmp_path: Path) -> N
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("a file system cannot be mounted here")
     assert done.stdout == "True\n", done.stderr[-2000:]
-
-
-@pytest.mark.parametrize("fault", ["refuse", "busy", "break", "empty", "short"])
-def test_a_fetch_of_the_whole_dataset_waits_too(store: FileServer, tmp_path: Path, fault: str) -> None:
-    store.faults(f"*/shard_0000[2-3]/tokens.bin {fault} 1")
-    fetched = fetch(f"{store.url}/chats", tmp_path / "fetched")
-    assert fault not in (store.root / "faults").read_text()
-    assert digests(fetched) == digests(store.root / "chats")
 
 
 def test_a_busy_store_is_given_the_time_it_asks_for(store: FileServer, tmp_path: Path) -> None:

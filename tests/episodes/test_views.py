@@ -242,6 +242,13 @@ def test_iterating_again_goes_on_with_the_next_epoch(dataset: Path, workers: int
     assert_all_equal([batch for _ in range(3) for batch in door], expected)
 
 
+def test_a_pass_has_a_length_if_it_ends(dataset: Path) -> None:
+    loader = open_loader(dataset, batch_size=5)
+    assert len(loader.as_dataloader(epochs=2)) == 2 * len(loader) == 2 * len(list(loader))
+    with pytest.raises(TypeError, match="never ends"):
+        len(loader.as_dataloader(epochs=None))
+
+
 @pytest.mark.parametrize("workers", [0, 3])
 def test_passes_over_a_mixture_repeat_no_row(tmp_path: Path, workers: int) -> None:
     """Its batches cross the ends of epochs: the last one of a pass holds the first rows of the next epoch."""

@@ -241,19 +241,6 @@ class ByteChatML:
         return Tokens([*ids, 0], [*owner, -1], [*sampled, True], [*sampled, True])
 
 
-def test_a_renderer_with_a_vocabulary_above_65_535(tmp_path: Path) -> None:
-    encoder = RendererEncoder(ByteChatML(), vocab_size=200_003, fingerprints={"template_sha256": "ab" * 32})
-    build_episodes([CHAT], tmp_path / "out", encoder=encoder, val_frac=0)
-    folder = tmp_path / "out" / "train"
-    ids = ids_of(folder)
-    assert max(ids) == ByteChatML.END
-    trained = [token for token, own in zip(ids, mask_of(folder), strict=True) if own]
-    assert trained == [ord("c"), ByteChatML.END]
-    manifest = open_manifest(tmp_path / "out")
-    assert manifest is not None
-    assert (manifest["template_sha256"], manifest["vocab_size"]) == ("ab" * 32, 200_003)
-
-
 def test_ids_beyond_the_renderers_vocabulary_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="returned id 20000"):
         build_episodes([CHAT], tmp_path / "out", encoder=RendererEncoder(ByteChatML(), vocab_size=300))
