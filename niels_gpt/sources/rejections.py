@@ -78,9 +78,9 @@ class BadRowLimit:
         Raises:
             UsageError: something else.
         """
-        # Python converts at most 4300 digits; a number of more digits than the largest one is too large anyway.
+        # Python converts at most 4300 digits; a number of 30 digits is too large anyway.
         if isinstance(value, str) and value.strip().isdecimal() and value.isascii():
-            value = int(value) if len(value) < len(str(MAX_BAD_ROWS.most)) else MAX_BAD_ROWS.most + 1
+            value = int(value.strip()[:30])
         if not isinstance(value, str):
             return cls(MAX_BAD_ROWS.whole(value, name))
         if value == ALL:

@@ -20,12 +20,6 @@ from niels_gpt.sources.rows.shapes import DIALECTS, KWARGS, Row, Shape, beside, 
 
 ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 _STORED: Final = frozenset({"type", "source"})  # metadata that builds store
-# Columns that say something of the conversation and that nothing reads -> the way out.
-_REFUSED: Final = {
-    "weight": "none: rows are not sampled by a weight. A mixture is by dataset, type or source (docs/episodes.md); the "
-    "share of a message in the loss is the 'weight' of that message. Remove the column, or move it there",
-    "functions": "them in 'tools', which took its place: --columns tools=functions",
-}
 
 Roles = Mapping[str, str]
 
@@ -66,7 +60,7 @@ def to_messages(row: Row, dialect: str, roles: Roles = MappingProxyType({})) -> 
     shape = DIALECTS[dialect]
     shape.check(row, "no_messages")
     if shape.messages:
-        name = shape.messages[0]
+        name = named(row, shape.messages) or ""
         turns = with_roles(list_at(row, name), roles)
         # A copy, because the row is the caller's, and its other columns become metadata.
         return shape.convert({**row, name: turns}) if shape.convert else beside(row, turns)
@@ -75,7 +69,7 @@ def to_messages(row: Row, dialect: str, roles: Roles = MappingProxyType({})) -> 
     if name != "instruction":
         # Only the completion is trained, but in alpaca's rows the history, too.
         before = list(map(_untrained, before))
-    answer = shape.completions[0][0]
+    answer = named(row, shape.completions[0]) or ""
     return beside(row, before + with_roles(turns_of(row[answer], answer, "assistant"), roles))
 
 
@@ -123,12 +117,22 @@ def as_conversation(
 
 def refuse_columns(metadata: Row, tools: Any) -> None:
     """Raise `MessageError` for the weight of a row (`row_weight`), or functions without tools (`functions`)."""
-    functions = metadata.get("functions")
-    declares = tools is None and isinstance(functions, list) and bool(functions) and "name" in functions[0]
-    for name, is_there in (("weight", metadata.get("weight") is not None), ("functions", declares)):
-        if is_there:
-            reason = "row_weight" if name == "weight" else name
-            raise MessageError(reason, f"the row has {name}: {shown(metadata[name])}; expected {_REFUSED[name]}")
+    weight, functions = metadata.get("weight"), metadata.get("functions")
+    if weight is not None:
+        raise MessageError(
+            "row_weight",
+            f"the row has a weight, {shown(weight)}; expected none: rows are not sampled by one. A mixture is by "
+            "dataset, type or source (docs/episodes.md); the share of a message in the loss is the 'weight' of that "
+            "message. Remove the column, or move it there",
+        )
+    listed = functions if tools is None and isinstance(functions, list) else []
+    declared = sum(isinstance(one, Mapping) and "name" in one for one in listed)
+    if declared:
+        raise MessageError(
+            "functions",
+            f"functions declares {declared} tools, and there are no tools; expected them in 'tools', which took "
+            "its place: --columns tools=functions",
+        )
 
 
 def _kwargs_of(row: Row) -> dict[str, Any]:

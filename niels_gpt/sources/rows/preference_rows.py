@@ -83,7 +83,7 @@ def to_preference(row: Row, form: str, where: str = "", *, arrow: bool = False) 
         found = {f"{listed} {number}": value for number, (value, _, _) in enumerate(items)}
         ranks, scores = [*_dense(items, listed)], [score for _, _, score in items]
     else:
-        found = {names[0]: _split(row[names[0]]) for names in shape.completions}
+        found = {name: _split(row[name]) for names in shape.completions if (name := named(row, names))}
         # In the order chosen, rejected, so their numbers are their ranks.
         ranks = [*range(len(found))] if len(found) > 1 else [None]
         scores = [_number(row, names) for names in shape.scores]
@@ -126,11 +126,10 @@ def _divided(
             f"{plain[0]} is a text and there is no prompt; expected a 'prompt' column, messages, or a transcript "
             'that begins with "\\n\\nHuman:"',
         )
-    prompt = (
-        []
-        if column is None
-        else _read(beside(row, prompt_of({**row, column: _split(row[column])}, column)), column, notes)
-    )
+    prompt: list[Message] = []
+    if column is not None:
+        asked = prompt_of({**row, column: _split(row[column])}, column)
+        prompt = _read(beside(row, asked), column, notes)
     sides = {name: _read(turns_of(value, name, "assistant"), name, notes) for name, value in found.items()}
     # What begins with an answer follows the prompt; what begins with anything else contains it.
     whole = [name for name, messages in sides.items() if messages[0]["role"] != "assistant"]
