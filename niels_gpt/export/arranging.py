@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from niels_gpt.errors import UsageError
-from niels_gpt.export.rows import Int64s, Rows, cut, padded_inputs
+from niels_gpt.export import source as sources
+from niels_gpt.export.rows import cut, joined, padded_inputs
 from niels_gpt.export.source import Source, portions_of
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import pack
 from niels_gpt.ranges import LIMIT, MAX_LENGTH, PAD_MULTIPLE, SEED
 from niels_gpt.seeds import order
+from niels_gpt.store.gather import CHUNK_ROWS, Int64s
+from niels_gpt.store.rows import Rows
 
 LENGTHS_AT_ONCE = 1 << 19  # rows whose lengths are read in one call: 4 MB of int64
 
@@ -72,7 +75,8 @@ def arrange(source: Source, how: Arrangement) -> Iterator[Rows]:
                 f"{source.dataset.path}: a pretrain cache is exported document by document, in its order; packing, "
                 "shuffle and max_length are for conversations. Leave them out"
             )
-        return limited(source.documents(), how.limit)
+        documents = source.split.chunks(sources.PORTION_TOKENS)
+        return limited(map(source.checked, documents), how.limit)
     # Such rows were packed by lengths without padding.
     if how.pad_multiple > 1 and source.several_texts:
         raise UsageError(
@@ -103,7 +107,7 @@ def limited(portions: Iterator[Rows], limit: int | None) -> Iterator[Rows]:
         if left is None:  # no limit
             yield rows
             continue
-        yield rows if len(rows) <= left else rows.first(left)
+        yield rows if len(rows) <= left else rows.take(np.arange(left))
         # The portions are a generator: nothing after the limit is read.
         left -= len(rows)
         if left <= 0:
@@ -120,13 +124,14 @@ def _one_by_one(source: Source, numbers: Int64s | None, how: Arrangement) -> Ite
     # A permutation that is computed position by position; it takes no memory.
     shuffled = None if how.shuffle is None else order(how.shuffle, 0, n)
 
-    def row_at(positions: Int64s) -> Int64s:
+    # Numbers and lengths of some rows at a time; an order may be a permutation of billions.
+    for first in range(0, n, CHUNK_ROWS):
         # Position in the output -> position among the chosen rows -> number in the source.
+        positions = np.arange(first, min(first + CHUNK_ROWS, n))
         at = positions if shuffled is None else shuffled[positions]
-        return at if numbers is None else numbers[at]
-
-    for rows in source.in_order(row_at, n):
-        yield rows if how.max_length is None else cut(rows, how.max_length, how.too_long)
+        chosen = at if numbers is None else numbers[at]
+        for part in portions_of(source.split.lengths_of(chosen)):
+            yield _read(source, chosen[part], how)
 
 
 def _packed(source: Source, numbers: Int64s | None, how: Arrangement) -> Iterator[Rows]:
@@ -158,10 +163,13 @@ def _packed(source: Source, numbers: Int64s | None, how: Arrangement) -> Iterato
             counts = plan.offsets[wanted + 1] - plan.offsets[wanted]
             ends = np.cumsum(counts)
             positions = np.arange(ends[-1]) + np.repeat(plan.offsets[wanted] - (ends - counts), counts)
-            rows = cut(source.read(chosen[plan.items[positions]]), width, how.too_long)
-            # The texts of a packed row are adjacent already, so joining them only changes where rows end: lengths
-            # 3 2 4 with counts 1 2 become 3 6.
-            yield replace(rows, lengths=np.add.reduceat(rows.lengths, ends - counts))
+            yield joined(_read(source, chosen[plan.items[positions]], how), counts)
+
+
+def _read(source: Source, numbers: Int64s, how: Arrangement) -> Rows:
+    """Some rows, truncated, with weights as the format holds them."""
+    rows = source.checked(source.split.rows(numbers))
+    return source.held(rows if how.max_length is None else cut(rows, how.max_length, how.too_long))
 
 
 def _lengths(source: Source, numbers: Int64s) -> Int64s:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from niels_gpt.export.arranging import Arrangement
-from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Source
 from niels_gpt.store.checksums import FileRecord
+from niels_gpt.store.rows import Rows
 
 SHARD_TOKENS = 1 << 27
 

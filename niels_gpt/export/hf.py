@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from niels_gpt.export.formats import Format, Settings
-from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Source
 from niels_gpt.export.writers import SPLIT_NAMES, HubFiles, Lists
+from niels_gpt.store.rows import Rows
 
 
 class LabelledRows(HubFiles):

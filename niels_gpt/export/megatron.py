@@ -24,11 +24,12 @@ import numpy as np
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Format, Settings
-from niels_gpt.export.rows import Int64s, Rows
 from niels_gpt.export.source import Source
 from niels_gpt.inputs.megatron import MAGIC, VERSION
 from niels_gpt.store.checksums import FileRecord
 from niels_gpt.store.files import HashedWriter
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.rows import Rows
 
 DTYPE_CODES = {"|u1": 1, "<i4": 4, "<u2": 8}
 CHUNK = 1 << 17  # lengths that are read at once: 1 MB

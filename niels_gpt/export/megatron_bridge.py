@@ -25,10 +25,12 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export.formats import Format, Settings
-from niels_gpt.export.rows import Int64s, Rows, padded
+from niels_gpt.export.rows import padded
 from niels_gpt.export.source import Source
 from niels_gpt.export.writers import ParquetFile
 from niels_gpt.store.checksums import FileRecord
+from niels_gpt.store.gather import Int64s
+from niels_gpt.store.rows import Rows
 
 FILE_NAMES = {"train": "training", "val": "validation"}
 ROW_GROUP = 500  # rows
@@ -92,7 +94,7 @@ def text_starts(rows: Rows) -> Int64s:
     """Where texts start in their rows: a row of texts of 3 2 tokens and a row of one text give 0 3 0."""
     # Texts begin at 0 3 5 of all tokens, in rows that begin at 0 5: 0 3 5 minus 0 0 5.
     starts = np.flatnonzero(rows.begins)
-    return starts - np.repeat(rows.starts, rows.texts_per_row())
+    return starts - np.repeat(rows.starts[:-1], rows.texts_per_row())
 
 
 def _use(settings: Settings, splits: dict[str, Source]) -> list[str]:

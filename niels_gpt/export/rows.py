@@ -1,115 +1,27 @@
-"""Rows between a dataset and a file of another format: ids, weights, and where texts begin, concatenated (`Rows`).
-
-`padded` pads the texts of rows, `cut` truncates rows.
-"""
+"""Stored rows changed for an export: several joined into one (`joined`), padded (`padded`), truncated (`cut`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from niels_gpt.errors import UsageError
 from niels_gpt.format.fitting import without_cut_turn
-from niels_gpt.store.gather import gather
-from niels_gpt.store.masks import IGNORE_INDEX
-
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from niels_gpt.store.gather import Int64s, row_starts
+from niels_gpt.store.rows import Rows, without_first
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Some rows, concatenated. Three rows of 3, 2 and 1 tokens, the first of two texts::
-
-        ids      a b c  d e  f
-        lengths  3      2    1
-        begins   # . #  # .  #
-        weights  0 1 0  0 1  0        aligned with the ids; 0 wherever a text begins
-
-    The first token of a text has nothing to be predicted from, so it is never trained. Our own batches do the same; a
-    reader of the exported files must, too, whether it packs rows or not.
-
-    Attributes:
-        ids: unsigned integers, shape (tokens,).
-        lengths: int64, shape (rows,), each at least 1.
-        begins: bool, shape (tokens,).
-        weights: uint8 of 0 and 1, or float32 of 0 and more; shape (tokens,). A token is trained if it is above 0.
-    """
-
-    ids: npt.NDArray[np.unsignedinteger[Any]]
-    lengths: Int64s
-    begins: Bools
-    weights: npt.NDArray[Any]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def starts(self) -> Int64s:
-        """Where each row starts in `ids`, int64 of shape (rows,)."""
-        # Lengths 3 2 4: ends 3 5 9, starts 0 3 5.
-        return np.cumsum(self.lengths) - self.lengths
-
-    @property
-    def trained(self) -> Bools:
-        """True on trained tokens, bool of shape (tokens,)."""
-        return np.asarray(self.weights > 0)
-
-    def text_lengths(self) -> Int64s:
-        """The lengths of all texts, int64 of shape (texts,): 2 1 2 1 in the example above."""
-        return np.diff(np.flatnonzero(self.begins), append=len(self.ids))
-
-    def texts_per_row(self) -> Int64s:
-        """How many texts each row has, int64 of shape (rows,)."""
-        # Flags 1 0 1 | 1 0 of rows that start at 0 3: 2 texts and 1.
-        counts: Int64s = np.add.reduceat(self.begins, self.starts, dtype=np.int64)
-        return counts
-
-    def labels(self) -> npt.NDArray[np.int32]:
-        """The ids where they are trained and -100 elsewhere, **unshifted**: label i is for token i.
-
-        Raises:
-            UsageError: an id that int32 does not hold.
-        """
-        return np.where(self.trained, self.signed_ids(), np.int32(IGNORE_INDEX))
-
-    def signed_ids(self) -> npt.NDArray[np.int32]:
-        """The ids as int32.
-
-        Raises:
-            UsageError: an id that int32 does not hold.
-        """
-        if self.ids.size and self.ids.max() > np.iinfo(np.int32).max:
-            raise UsageError(
-                f"id {int(self.ids.max())} does not fit into int32, as this format stores ids; check the tokenizer"
-            )
-        return self.ids.astype(np.int32)
-
-    def first(self, n: int) -> Rows:
-        """The first `n` rows."""
-        stop = int(self.lengths[:n].sum())
-        return Rows(self.ids[:stop], self.lengths[:n], self.begins[:stop], self.weights[:stop])
-
-
-def rows_of(
-    ids: npt.NDArray[Any], lengths: Int64s, weights: npt.NDArray[Any] | None, begins: Bools | None = None
-) -> Rows:
-    """Rows whose weights are 0 where texts begin.
-
-    Args:
-        weights: `None` where everything is trained.
-        begins: where texts begin inside rows; a text begins with every row anyway.
-    """
-    # Copies, since the arrays may be views of mapped files.
-    text_begins = np.zeros(len(ids), dtype=np.bool_) if begins is None else begins.copy()
-    # Whatever the source records, a row begins a text.
-    text_begins[np.cumsum(lengths) - lengths] = True
-    text_weights = np.ones(len(ids), dtype=np.uint8) if weights is None else weights.copy()
-    text_weights[text_begins] = 0
-    return Rows(ids, lengths, text_begins, text_weights)
+def joined(rows: Rows, counts: Int64s) -> Rows:
+    """Rows of so many neighbouring rows each, whose texts stay apart: lengths 3 2 4 with counts 1 2 become 3 6."""
+    starts = rows.starts[row_starts(counts)]
+    # The rows are adjacent already, so only where rows end changes; what told texts apart were the rows themselves.
+    return Rows(
+        rows.numbers[np.cumsum(counts) - counts],
+        starts,
+        rows.ids,
+        rows.weights,
+        np.cumsum(rows.begins, dtype=np.uint32),
+    )
 
 
 def padded_inputs(lengths: Int64s, multiple: int) -> Int64s:
@@ -130,6 +42,7 @@ def padded(rows: Rows, multiple: int, pad_id: int) -> Rows:
 
     Texts of 3 and 2 begin at 0 3, and padded at 0 5, so tokens 0 1 2 3 4 go to 0 1 2 5 6.
     """
+    assert rows.weights is not None
     old = rows.text_lengths()
     new = padded_inputs(old, multiple) + 1
     starts = np.cumsum(new) - new
@@ -139,11 +52,8 @@ def padded(rows: Rows, multiple: int, pad_id: int) -> Rows:
     ids[positions] = rows.ids
     weights = np.zeros(len(ids), dtype=rows.weights.dtype)
     weights[positions] = rows.weights
-    begins = np.zeros(len(ids), dtype=np.bool_)
-    begins[starts] = True
-    texts = rows.texts_per_row()
-    # A row is as long as its padded texts together: new lengths 5 5 9 with 1 and 2 texts a row give 5 14.
-    return Rows(ids, np.add.reduceat(new, np.cumsum(texts) - texts), begins, weights)
+    # Each text a row, and then as many of them in a row as before.
+    return joined(Rows(np.arange(len(new)), row_starts(new), ids, weights), rows.texts_per_row())
 
 
 def cut(rows: Rows, width: int, policy: str) -> Rows:
@@ -159,21 +69,21 @@ def cut(rows: Rows, width: int, policy: str) -> Rows:
     Args:
         policy: "head", "tail" or "drop_partial_turn"; see `format.fitting.check_policy`.
     """
+    starts, lengths = rows.starts[:-1], np.minimum(rows.lengths, width)
     # Most portions have none, and are returned as they are.
     long = np.flatnonzero(rows.lengths > width)
     if not len(long):
         return rows
-    # The source may be a memory-mapped file.
-    weights = rows.weights.copy()
     if policy == "drop_partial_turn":
+        assert rows.weights is not None
+        weights = rows.weights.copy()
         # The token after the cut shows whether it goes through a turn. Of rows that start at 0 5 and width 2, the
         # positions are 0 1 2 and 5 6 7; a row that is cut has at least width + 1 tokens.
-        positions = rows.starts[long][:, None] + np.arange(width + 1)
+        positions = starts[long][:, None] + np.arange(width + 1)
         weights[positions[:, :width]] = without_cut_turn(weights[positions], width)
-    # Rows stay in order; only their lengths and, with `tail`, their starts change.
-    lengths = np.minimum(rows.lengths, width)
-    # `tail` begins as many tokens later as are cut: a row of 5 cut to 3 begins at 2.
-    starts = rows.starts + (rows.lengths - lengths if policy == "tail" else 0)
-    ids, weights, begins = (gather(values, starts, lengths) for values in (rows.ids, weights, rows.begins))
-    # Again through `rows_of`: after `tail` the first token of a row may be one that was trained.
-    return rows_of(ids, lengths, weights, begins)
+        rows = replace(rows, weights=weights)
+    # `tail` begins as many tokens later as are cut: a row of 5 cut to 3 begins at 2. The first token of a row may then
+    # be one that was trained.
+    return without_first(
+        rows.spans(rows.numbers, starts + (rows.lengths - lengths if policy == "tail" else 0), lengths)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from niels_gpt.export.arranging import Arrangement, arrange, n_rows
 from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings, SplitWriter
 from niels_gpt.export.preferences import PreferenceFormat, PreferenceSource, check_options
 from niels_gpt.export.registry import any_format_named
-from niels_gpt.export.rows import Rows
 from niels_gpt.export.source import Source, check_bytes, checked_split, open_source, splits_of
 from niels_gpt.export.writers import HubFiles
 from niels_gpt.extras import check_library
@@ -80,7 +78,9 @@ def export(
     splits: dict[str, _Conversations | PreferenceSource] = {
         name: PreferenceSource(path, name, form, settings)
         if isinstance(form, PreferenceFormat)
-        else _Conversations(open_source(path, name), form, settings)
+        else _Conversations(
+            open_source(path, name, None if form.mask == "weights" else form.name, binary), form, settings
+        )
         for name in wanted or splits_of(path)
     }
     if not splits:
@@ -204,7 +204,7 @@ class _Conversations:
     def __init__(self, source: Source, form: Format, settings: Settings) -> None:
         self.source, self._form, self._how = source, form, settings.how
         # `arrange` checks when it is called and reads when it is iterated over.
-        self._rows = _with_weights_of(form, arrange(source, settings.how), settings.binary, source)
+        self._rows = arrange(source, settings.how)
 
     def open_files(self, folder: Path, settings: Settings) -> SplitWriter:
         """The files that `write` fills, below the export's directory."""
@@ -225,35 +225,9 @@ class _Conversations:
             counts["rows"] += len(rows)
             counts["texts"] += int(np.count_nonzero(rows.begins))
             counts["tokens"] += len(rows.ids)
-            counts["trained_tokens"] += int(np.count_nonzero(rows.weights))
+            counts["trained_tokens"] += int(np.count_nonzero(rows.trained))
             progress.advance(len(rows.ids))
             # How many tokens the first rows have is not known before they are read.
             if how.limit is not None and (rows_in_all := n_rows(self.source, how)):
                 progress.reached(min(1.0, counts["rows"] / rows_in_all))
         return counts
-
-
-def _with_weights_of(form: Format, portions: Iterator[Rows], binary: bool, source: Source) -> Iterator[Rows]:
-    """The rows with weights as the format can hold them.
-
-    Raises:
-        UsageError: a weight other than 0 and 1 in a format that cannot hold it, without `binary`.
-    """
-    number = 0
-    for rows in portions:
-        if form.mask == "weights" or rows.weights.dtype == np.uint8:
-            yield rows
-        else:
-            between = (rows.weights != 0) & (rows.weights != 1)
-            if between.any() and not binary:
-                at = int(np.argmax(between))
-                # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of this portion.
-                row = number + int(np.searchsorted(rows.starts, at, side="right")) - 1
-                raise UsageError(
-                    f"{source.dataset.path}: row {row:,} of {source.split.name} has a token of weight "
-                    f"{rows.weights[at]:g}, and {form.name} holds only 0 and 1; pass --binary (binary=True) to write "
-                    "all above 0 as 1, or write the weights into files of your own, as examples/exports/litdata.py does"
-                )
-            yield Rows(rows.ids, rows.lengths, rows.begins, rows.trained.astype(np.uint8))
-        # Rows are numbered through all portions, for the message.
-        number += len(rows)

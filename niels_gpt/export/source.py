@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from niels_gpt.datasets import Dataset, open_dataset
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.export.rows import Bools, Int64s, Rows, rows_of
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.store import rows as stored_rows
-from niels_gpt.store.gather import CHUNK_ROWS, slices_of_tokens
+from niels_gpt.store.gather import Int64s, slices_of_tokens
 from niels_gpt.store.kinds import has_checksums, require_plain_episodes
 from niels_gpt.store.manifest import verify_files
-from niels_gpt.store.rows import Split
+from niels_gpt.store.rows import Rows, Split, without_first
 from niels_gpt.store.split import IndexedSplit
 
 PORTION_TOKENS = 1 << 20
@@ -26,11 +24,15 @@ PORTION_TOKENS = 1 << 20
 class Source:
     """An opened split: rows that can be read in any order, or the documents of a pretraining cache, in theirs.
 
-    Of its attributes, only `split.rows` and `split.chunks` read tokens.
+    Attributes:
+        only_binary: the name of a format that holds only weights of 0 and 1; `None` for one that holds any.
+        binary: such a format gets weights above 0 as 1; else others are refused.
     """
 
     dataset: Dataset
     split: Split
+    only_binary: str | None = None
+    binary: bool = False
 
     @property
     def has_mask(self) -> bool:
@@ -47,43 +49,19 @@ class Source:
         """Whether its rows are documents of a pretraining cache, which are found by reading from the beginning."""
         return self.dataset.kind == "pretrain"
 
-    def read(self, numbers: Int64s) -> Rows:
-        """Some rows, in this order.
-
-        Raises:
-            CacheError: an id outside the vocabulary, or a weight that is none.
-        """
-        return self._checked(self.split.rows(numbers))
-
-    def documents(self) -> Iterator[Rows]:
-        """All documents of a stream, about `PORTION_TOKENS` tokens at a time."""
-        return (self._checked(rows) for rows in self.split.chunks(PORTION_TOKENS))
-
-    def in_order(self, order: Callable[[Int64s], Int64s], n: int) -> Iterator[Rows]:
-        """`n` rows, about `PORTION_TOKENS` tokens at a time; `order` maps places to the numbers of rows."""
-        # Numbers and lengths of some rows at a time; an order may be a permutation of billions.
-        for first in range(0, n, CHUNK_ROWS):
-            numbers = order(np.arange(first, min(first + CHUNK_ROWS, n)))
-            for part in portions_of(self.split.lengths_of(numbers)):
-                yield self.read(numbers[part])
-
-    def _checked(self, stored: stored_rows.Rows) -> Rows:
+    def checked(self, stored: Rows) -> Rows:
         """Stored rows as rows of an export, in which weights are 0 wherever a text begins.
 
         Raises:
             CacheError: an id outside the vocabulary, or a weight that is none.
         """
-        begins: Bools | None = None
-        if stored.segment_ids is not None:
-            # Segments 0 0 1 | 0 0 of two rows: texts begin at 0 2 3.
-            begins = np.zeros(len(stored.ids), dtype=np.bool_)
-            # Also True where the next row begins with another number; `rows_of` marks the start of every row anyway.
-            begins[1:] = stored.segment_ids[1:] != stored.segment_ids[:-1]
-        rows = rows_of(stored.ids, stored.lengths, stored.weights, begins)
+        rows = without_first(stored)
+        weights = rows.weights
+        assert weights is not None
 
         def where(token: int) -> str:
             # Token 7 of rows that start at 0 5 9 is in row searchsorted(.., 7, right) - 1 = 1 of these.
-            return self.split.describe(int(stored.numbers[np.searchsorted(stored.starts, token, side="right") - 1]))
+            return self.split.describe(int(rows.numbers[np.searchsorted(rows.starts, token, side="right") - 1]))
 
         limit = self.dataset.vocab_size
         # Comparing the maximum is fast; the place is searched only for the error message.
@@ -93,7 +71,6 @@ class Source:
                 f"{where(at)}: id {int(rows.ids[at])} is outside the vocabulary of {limit:,}; the files are "
                 "damaged, or of another tokenizer. Restore them, or build again"
             )
-        weights = rows.weights
         # An unsigned weight cannot be negative.
         valid = weights <= 1 if weights.dtype == np.uint8 else np.isfinite(weights) & (weights >= 0)
         if not valid.all():
@@ -101,6 +78,26 @@ class Source:
             expected = "0 or 1" if weights.dtype == np.uint8 else "a weight of 0 or more"
             raise CacheError(f"{where(at)}: mask {weights[at]}; expected {expected}. Build the dataset again")
         return rows
+
+    def held(self, rows: Rows) -> Rows:
+        """The rows with weights as the format can hold them.
+
+        Raises:
+            UsageError: a weight other than 0 and 1 in a format that cannot hold it, without `binary`.
+        """
+        weights = rows.weights
+        if self.only_binary is None or weights is None or weights.dtype == np.uint8:
+            return rows
+        between = (weights != 0) & (weights != 1)
+        if between.any() and not self.binary:
+            at = int(np.argmax(between))
+            row = int(rows.numbers[np.searchsorted(rows.starts, at, side="right") - 1])
+            raise UsageError(
+                f"{self.dataset.path}: row {row:,} of {self.split.name} has a token of weight {weights[at]:g}, and "
+                f"{self.only_binary} holds only 0 and 1; pass --binary (binary=True) to write all above 0 as 1, or "
+                "write the weights into files of your own, as examples/exports/litdata.py does"
+            )
+        return replace(rows, weights=rows.trained.astype(np.uint8))
 
 
 def portions_of(lengths: Int64s) -> Iterator[slice]:
@@ -117,8 +114,8 @@ def splits_of(path: Path) -> list[str]:
     return list(open_dataset(path).splits)
 
 
-def open_source(path: Path, split: str) -> Source:
-    """One split of a dataset; empty episodes are left out.
+def open_source(path: Path, split: str, only_binary: str | None = None, binary: bool = False) -> Source:
+    """One split of a dataset; empty episodes are left out. For the rest see `Source`.
 
     Raises:
         CacheError: not there, unfinished or damaged, or without such a split.
@@ -138,7 +135,7 @@ def open_source(path: Path, split: str) -> Source:
         )
     if isinstance(opened, IndexedSplit) and opened.mask_dtype == "float32":
         opened.check_masks()  # beside float32 masks, uint8 ones are read as float32, in which a damaged 255 would pass
-    return Source(dataset, opened)
+    return Source(dataset, opened, only_binary, binary)
 
 
 def check_bytes(path: Path, progress: Progress = SILENT) -> None:

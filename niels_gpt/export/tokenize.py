@@ -28,7 +28,7 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
 from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.errors import DataError, UsageError, did_you_mean
-from niels_gpt.export.rows import Rows, cut, rows_of
+from niels_gpt.export.rows import cut, joined
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import pack
 from niels_gpt.messages import Conversation
@@ -41,7 +41,7 @@ from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.chats import ARROW_NULLS
 from niels_gpt.sources.rows.shapes import DIALECTS, detect
-from niels_gpt.store.gather import gather
+from niels_gpt.store.rows import Rows, rows_of
 from niels_gpt.version import __version__
 
 OnBadRows = Literal["error", "drop"]
@@ -175,30 +175,28 @@ class Tokenize:
         if self.too_long == "skip":
             # Logged with the rows that were bad; they are left out on purpose, so they are no error.
             bad.left_out[TOO_LONG] += int(long.sum())
-            return _only(rows, ~long)
+            return rows.take(np.flatnonzero(~long))
         rows = cut(rows, width, self.too_long)
         # Trained flags 0 0 | 0 1 of rows that start at 0 2: the first row has nothing to train.
-        trains = np.add.reduceat(rows.trained, rows.starts, dtype=np.int64) > 0
+        trains = np.add.reduceat(rows.trained, rows.starts[:-1], dtype=np.int64) > 0
         bad.left_out[NOTHING_LEFT] += int((~trains).sum())
-        return _only(rows, trains)
+        return rows.take(np.flatnonzero(trains))
 
     def _columns(self, rows: Rows) -> dict[str, list[npt.NDArray[Any]]]:
         """The rows, packed if they are to be, as columns of lists."""
         columns: dict[str, list[npt.NDArray[Any]]] = {}
-        lengths = rows.lengths
         if self.pack is not None:
             # Rows hold conversations of one batch: a larger batch_size fills them better.
             plan = pack(rows.lengths, self.pack)
             # Texts 0 2 in one row and 1 in the next: `items` is 0 2 1, `offsets` 0 2 3, so the texts of a row become
             # neighbours.
-            parts = rows.lengths[plan.items]
-            rows = _in_order(rows, plan.items)
-            columns["seq_lengths"] = _split(parts.astype(np.int32), np.diff(plan.offsets))
-            lengths = np.add.reduceat(parts, plan.offsets[:-1]) if plan.rows else parts
+            texts, counts = rows.take(plan.items), np.diff(plan.offsets)
+            columns["seq_lengths"] = _split(texts.lengths.astype(np.int32), counts)
+            rows = joined(texts, counts)
         values = {"input_ids": rows.signed_ids(), "labels": rows.labels()}
         if self.assistant_masks:
             values["assistant_masks"] = rows.trained.astype(np.int8)
-        return {name: _split(column, lengths) for name, column in values.items()} | columns
+        return {name: _split(column, rows.lengths) for name, column in values.items()} | columns
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The arguments in a fixed order and form: equal instances have equal pickles."""
@@ -283,18 +281,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _only(rows: Rows, wanted: npt.NDArray[np.bool_]) -> Rows:
-    """The rows where `wanted`, of shape (rows,), is True."""
-    return rows if wanted.all() else _in_order(rows, np.flatnonzero(wanted))
-
-
-def _in_order(rows: Rows, order: npt.NDArray[np.integer[Any]]) -> Rows:
-    """Some rows, by their indexes."""
-    starts, lengths = rows.starts[order], rows.lengths[order]
-    ids, weights, begins = (gather(values, starts, lengths) for values in (rows.ids, rows.weights, rows.begins))
-    return Rows(ids, lengths, begins, weights)
 
 
 def _split(values: npt.NDArray[Any], lengths: npt.NDArray[np.integer[Any]]) -> list[npt.NDArray[Any]]:

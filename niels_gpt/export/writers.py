@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import storage_errors
-from niels_gpt.export.rows import Int64s
 from niels_gpt.extras import check_library
 from niels_gpt.store.checksums import FileRecord, file_record
+from niels_gpt.store.gather import Int64s
 
 # A column of lists: the values of all rows, and how many each row has.
 Lists = tuple[npt.NDArray[Any], Int64s]

@@ -28,8 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError
-from niels_gpt.store.gather import CHUNK_ROWS, CHUNK_TOKENS, Array, Int64s, slices_of_tokens
+from niels_gpt.store.gather import CHUNK_ROWS, CHUNK_TOKENS, Array, Int64s, gather, row_starts, slices_of_tokens
 from niels_gpt.store.index_sets import IndexSet, Span
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.token_display import (
     PREVIEW_TOKENS,
     TokenRow,
@@ -135,6 +136,9 @@ class Rows:
         numbers: the rows' numbers in the split, int64 of shape (rows,).
         starts: int64 of shape (rows + 1,).
         ids, weights, segment_ids: as in `Row`, of shape (tokens,).
+
+    Exports and imports read and write rows whose weights are 0 wherever a text begins (`rows_of`): nothing predicts
+    the first token of a text, so it is never trained.
     """
 
     numbers: Int64s
@@ -162,6 +166,75 @@ class Rows:
         here = slice(int(self.starts[at]), int(self.starts[at + 1]))
         weights, segments = (None if values is None else values[here] for values in (self.weights, self.segment_ids))
         return Row(int(self.numbers[at]), self.ids[here], weights, segments)
+
+    @cached_property
+    def begins(self) -> Bools:
+        """True where a text begins, with a row or inside one; bool of shape (tokens,)."""
+        found = np.zeros(len(self.ids), dtype=np.bool_)
+        if self.segment_ids is not None:
+            # Segments 0 0 1 | 1 1 of two rows: texts begin at 0 2, and at 3 with the row.
+            found[1:] = self.segment_ids[1:] != self.segment_ids[:-1]
+        found[self.starts[:-1]] = True
+        return found
+
+    @property
+    def trained(self) -> Bools:
+        """True on trained tokens, bool of shape (tokens,)."""
+        return np.ones(len(self.ids), np.bool_) if self.weights is None else np.asarray(self.weights > 0)
+
+    def text_lengths(self) -> Int64s:
+        """The lengths of all texts, int64 of shape (texts,)."""
+        return np.diff(np.flatnonzero(self.begins), append=len(self.ids))
+
+    def texts_per_row(self) -> Int64s:
+        """How many texts each row has, int64 of shape (rows,)."""
+        # Flags 1 0 1 | 1 0 of rows that start at 0 3: 2 texts and 1.
+        counts: Int64s = np.add.reduceat(self.begins, self.starts[:-1], dtype=np.int64)
+        return counts
+
+    def labels(self) -> npt.NDArray[np.int32]:
+        """The ids where they are trained and -100 elsewhere, **unshifted**: label i is for token i.
+
+        Raises:
+            UsageError: an id that int32 does not hold.
+        """
+        return np.where(self.trained, self.signed_ids(), np.int32(IGNORE_INDEX))
+
+    def signed_ids(self) -> npt.NDArray[np.int32]:
+        """The ids as int32.
+
+        Raises:
+            UsageError: an id that int32 does not hold.
+        """
+        if self.ids.size and self.ids.max() > np.iinfo(np.int32).max:
+            raise UsageError(
+                f"id {int(self.ids.max())} does not fit into int32, as this format stores ids; check the tokenizer"
+            )
+        return self.ids.astype(np.int32)
+
+    def spans(self, numbers: Int64s, starts: Int64s, lengths: Int64s) -> Rows:
+        """Rows of these spans of the tokens."""
+        parts = (self.ids, self.weights, self.segment_ids)
+        ids, weights, segments = (None if part is None else gather(part, starts, lengths) for part in parts)
+        assert ids is not None
+        return Rows(numbers, row_starts(lengths), ids, weights, segments)
+
+    def take(self, places: npt.NDArray[np.integer[Any]]) -> Rows:
+        """The rows at some places of `numbers`, in this order."""
+        return self.spans(self.numbers[places], self.starts[places], self.lengths[places])
+
+
+def rows_of(ids: Tokens, lengths: Int64s, weights: Array | None) -> Rows:
+    """Rows of one text each, numbered from 0, whose weights are 0 where they begin; `None`: everything is trained."""
+    return without_first(Rows(np.arange(len(lengths)), row_starts(lengths), ids, weights))
+
+
+def without_first(rows: Rows) -> Rows:
+    """The rows with weights that are 0 wherever a text begins."""
+    # A copy, since the weights may be a view of a mapped file.
+    weights = np.ones(len(rows.ids), dtype=np.uint8) if rows.weights is None else rows.weights.copy()
+    weights[rows.begins] = 0
+    return replace(rows, weights=weights)
 
 
 class Split(ABC):

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from niels_gpt.export import source as source_module
 from niels_gpt.export.arranging import Arrangement, arrange
 from niels_gpt.export.megatron_bridge import label_aligned, text_starts
-from niels_gpt.export.rows import Rows, cut, rows_of
+from niels_gpt.export.rows import cut, joined
 from niels_gpt.export.source import open_source
 from niels_gpt.store.gather import gather
+from niels_gpt.store.rows import Rows, rows_of
 from tests.episodes.made import write_split
 from tests.export.sources import Row, episodes, untrained_first
 
@@ -31,6 +32,7 @@ def texts_of(portions: list[Rows]) -> list[tuple[tuple[int, ...], tuple[float, .
     found = []
     for rows in portions:
         ends = np.cumsum(rows.text_lengths())[:-1]
+        assert rows.weights is not None
         for ids, weights in zip(np.split(rows.ids, ends), np.split(rows.weights, ends), strict=True):
             found.append((tuple(ids.tolist()), tuple(weights.astype(float).tolist())))
     return found
@@ -87,7 +89,7 @@ def test_runs_are_slices(spans: list[tuple[int, int]]) -> None:
 def test_the_label_aligned_mask_of_the_page() -> None:
     """The example of `megatron_bridge`."""
     rows = rows_of(np.arange(5, dtype=np.uint32), np.array([3, 2]), np.array([0, 0, 1, 0, 1], dtype=np.uint8))
-    packed = Rows(rows.ids, np.array([5]), rows.begins, rows.weights)
+    packed = joined(rows, np.array([2]))
     assert label_aligned(packed).tolist() == [0, 1, 0, 1, 0]
     assert text_starts(packed).tolist() == [0, 3]
     assert text_starts(rows).tolist() == [0, 0]

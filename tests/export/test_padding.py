@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export import export
-from niels_gpt.export.rows import padded, padded_inputs, rows_of
+from niels_gpt.export.rows import joined, padded, padded_inputs
+from niels_gpt.store.rows import rows_of
 from tests.conftest import run_cli
 from tests.export.sources import Row, episodes, random_rows, sft_cache
 from tests.export.test_megatron import pairs_in_megatron_bridge
@@ -96,9 +97,7 @@ def test_padding_text_by_text(texts: list[list[int]], multiple: int) -> None:
     """Against a loop over rows of texts of these lengths."""
     lengths = [length for row in texts for length in row]
     ids = np.arange(1, sum(lengths) + 1, dtype=np.uint16)
-    begins = np.zeros(len(ids), dtype=np.bool_)
-    begins[np.cumsum(lengths) - lengths] = True
-    rows = rows_of(ids, np.array([sum(row) for row in texts]), (ids % 2).astype(np.uint8), begins)
+    rows = joined(rows_of(ids, np.array(lengths), (ids % 2).astype(np.uint8)), np.array([len(row) for row in texts]))
     wide = padded(rows, multiple, 70_000)
     at = 0
     wanted: list[int] = []
@@ -116,6 +115,8 @@ def test_padding_text_by_text(texts: list[list[int]], multiple: int) -> None:
     assert wide.lengths.tolist() == sizes
     assert wide.texts_per_row().tolist() == [len(row) for row in texts]
     assert not wide.trained[wide.ids == 70_000].any()
+    assert wide.weights is not None
+    assert rows.weights is not None
     assert wide.weights[wide.ids != 70_000].tolist() == rows.weights.tolist()
 
 
