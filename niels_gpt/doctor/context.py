@@ -26,6 +26,7 @@ from niels_gpt.doctor.rules import (
     Need,
     Rule,
     calls,
+    chats,
     contents,
     data,
     masks,
@@ -145,6 +146,7 @@ class Context:
         turns.finish(counters)
         masks.finish(counters, sampled=sampled)
         calls.finish(counters)
+        chats.finish(counters)
         contents.finish(counters)
         data.duplicates(counters, opened.name)
         if opened.holds_preferences and opened.dataset is not None:

@@ -185,6 +185,7 @@ class Examination:
                 counters.add("attribution-partial", [chat.evidence(None, attribution)])
         chats.check_rendered(rendered, batch, counters)
         chats.check_unwritten(rendered, batch, counters)
+        chats.check_round_trips(renderer, rendered, batch, counters)
         chats.check_thinking(renderer, rendered, counters)
 
 

@@ -138,7 +138,7 @@ def repair_stops(report: Report, context: Context, folder: str | Path, path: str
         As `repair`; `rows` is 0.
     """
     assert context.encoder is not None
-    rules = [rule for rule in ("eot-not-in-stop-set", "stop-set-unknown") if report.finding(rule)]
+    rules = [rule for rule in ("eot-not-in-stop-set",) if report.finding(rule)]
     done = Repaired(str(path))
     done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in rules}
     if not rules or context.renderer is None or context.layout is None:

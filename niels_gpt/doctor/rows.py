@@ -126,6 +126,7 @@ class ChatRow:
         number: index of its row in the input. where: where that row comes from, for reports.
         kwargs: its `chat_template_kwargs`.
         arrow: it was read from parquet or Arrow, which give every struct the keys of all structs of its column.
+        unread: keys that nothing reads, such as `message.thoughts`.
     """
 
     number: int
@@ -134,6 +135,7 @@ class ChatRow:
     tools: list[ToolSpec] | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     arrow: bool = False
+    unread: Sequence[str] = ()
 
     def evidence(self, message: int | None, note: str) -> Evidence:
         """Evidence at a message of this conversation, or for all of it (`None`)."""
@@ -150,7 +152,8 @@ def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: st
         else:
             # Rules about nulls need it: Arrow adds nulls that the file did not hold.
             arrow = isinstance(record, Record) and record.arrow
-            usable.append(ChatRow(number, read.where, read.messages, read.tools, read.chat_template_kwargs, arrow))
+            known = (read.messages, read.tools, read.chat_template_kwargs)
+            usable.append(ChatRow(number, read.where, *known, arrow=arrow, unread=sorted(read.unread)))
     return usable
 
 

@@ -60,6 +60,14 @@ def forged(spelling: str) -> Callable[[list[Row]], None]:
     return plant
 
 
+def unread(made: list[Row]) -> None:
+    made[3]["messages"][1]["thoughts"] = "the fox is quick"
+
+
+def markup_in_an_answer(made: list[Row]) -> None:
+    made[3]["messages"][1]["content"] += ' <tool_call>{"name": "jump", "arguments": {}}</tool_call>'
+
+
 SPELT = {"chatml": "<|im_start|>", "llama-3": "<|eot_id|>", "deepseek-v3": "<｜end▁of▁sentence｜>"}
 # Rule, families, plant, what rightly fires too.
 PLANTS: tuple[tuple[str, tuple[str, ...], Callable[[list[Row]], None], tuple[str, ...]], ...] = (
@@ -69,6 +77,8 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Callable[[list[Row]], None], tuple[str
     ("unusable-row", PLAIN, broken, ()),
     ("empty-row", PLAIN, hollow, ()),
     ("duplicate-row", PLAIN, copied, ()),
+    ("unread-keys", PLAIN, unread, ()),
+    ("round-trip", ("qwen2.5", "qwen3", "glm-4.5", "nemotron-3"), markup_in_an_answer, ()),
     ("template-raises", ("gemma", "mistral"), two_users, ("role-order",)),
     ("template-raises", ("ngpt", "chatml"), late_call, ("role-order",)),
     *(("special-tokens-in-content", (family,), forged(SPELT[family]), ()) for family in PLAIN),
@@ -167,12 +177,12 @@ def cases() -> list[Case]:
     for planted in (True, False):
         made += [
             *(
-                Case("reasoning-dropped", f, partial(_unwritten_reasoning, some, f, planted), planted)
+                Case("unwritten", f, partial(_unwritten_reasoning, some, f, planted), planted)
                 for f in WITHOUT_REASONING
                 for some in (False, True)
             ),
             *(
-                Case("text-not-written", f, partial(_unwritten_name, some, f, planted), planted)
+                Case("unwritten", f, partial(_unwritten_name, some, f, planted), planted)
                 for f in WITHOUT_REASONING
                 for some in (False, True)
             ),
@@ -199,7 +209,7 @@ def cases() -> list[Case]:
             ),
             *(Case("history-thinking-stripped", f, partial(_thinking, f, planted), planted, EMPTY) for f in THINKS),
             *(
-                Case("system-dropped", f, partial(_system, f, planted, DROPS_SYSTEM), planted, ("text-not-written",))
+                Case("system-dropped", f, partial(_system, f, planted, DROPS_SYSTEM), planted, ("unwritten",))
                 for f in TOKENIZERS
             ),
             *(Case("system-folded", f, partial(_system, f, planted, FOLDS_SYSTEM), planted) for f in TOKENIZERS),
@@ -215,10 +225,7 @@ def cases() -> list[Case]:
 
 THINKS = ("qwen3", "nemotron-3", "glm-4.5")
 EMPTY = ("empty-think-trained", "open-turns")
-MANY = (
-    *("text-not-written", "eot-missing", "mask-all-one", "stop-set-unknown", "open-turns", "loss-share"),
-    "attribution-partial",
-)
+MANY = (*("unwritten", "eot-missing", "mask-all-one", "open-turns", "loss-share", "attribution-partial"),)
 
 
 def _thinking(family: str, planted: bool, _: Path) -> Report:

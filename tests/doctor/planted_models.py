@@ -26,7 +26,6 @@ MARKED = (
     .replace("+ '\n' }}{% endfor %}", "+ STOP + '\n' }}{% endfor %}")
 )
 EARLIER = CHATML.replace("m.content +", "(m.content if loop.last else 'Earlier: ' + m.content) +")
-REFUSES = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + CHATML
 UNTRACED = CHATML.replace("+ m.content +", "+ (m.content | urlencode) +")
 PREFILLED = CHATML.replace("'assistant\n' }}", "'assistant\n<think>\n' }}")
 LOOSE = CHATML.replace("+ '\n' + m.content", "+ '\n\n' + m.content")
@@ -164,13 +163,12 @@ RULES: tuple[tuple[str, tuple[str, ...], Callable[[str, bool, Path], Report], tu
     ("eot-not-in-stop-set", FAMILIES, partial(_stop_set_of_generate, "generation_config.json"), ()),
     ("eot-not-in-stop-set", FAMILIES, partial(_stop_set_of_generate, "config.json"), ()),
     ("eot-not-in-stop-set", FAMILIES, _stop_set_of_none, ()),
-    ("stop-set-unknown", FAMILIES, _unknown_stop, ()),
-    ("pad-is-eos", FAMILIES, _padding, ("stop-set-unknown",)),
-    ("tokenizer-changes-text", FAMILIES, _normalised, ("template-refuses",)),  # our format has no tools
+    ("eot-not-in-stop-set", FAMILIES, _unknown_stop, ()),
+    ("pad-is-eos", FAMILIES, _padding, ()),
+    ("tokenizer-changes-text", FAMILIES, _normalised, ()),
     ("bos-added-twice", ("llama-3", "gemma", "mistral"), _bos, ()),
     ("no-generation-markers", FAMILIES, partial(_template, CHATML, MARKED), ()),
     ("prefix-not-preserved", FAMILIES, partial(_template, EARLIER, CHATML), ()),
-    ("template-refuses", FAMILIES, partial(_template, REFUSES, CHATML), ()),
     ("attribution-partial", FAMILIES, partial(_template, UNTRACED, CHATML), ("eot-missing",)),
     ("eot-missing", FAMILIES, _silent, ("attribution-partial",)),
     ("template-drift", FAMILIES, partial(_drift, LOOSE), ("generation-prompt-drift",)),

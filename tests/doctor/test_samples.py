@@ -216,7 +216,7 @@ def test_channels_are_no_header_and_no_hole_whichever_of_their_openers_is_traine
     renderer = renderer_of("gpt-oss")
     assert infer_layout(renderer).repeats_opener
     rows = channelled(renderer, openers=openers)
-    assert set(diagnose(rows, renderer=renderer).rules()) == {"stop-set-unknown"}
+    assert set(diagnose(rows, renderer=renderer).rules()) == {"eot-not-in-stop-set"}
     for row in rows:  # and what is a header still is
         at = occurrences(np.array(row["input_ids"]), opener_of(renderer))[0]
         row["labels"][at] = row["input_ids"][at]

@@ -6,16 +6,25 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from niels_gpt.doctor.counters import Counters
+from niels_gpt.doctor.evidence import Evidence
+from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.rows import ChatRow, Fault, is_blank, texts_of
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import Message, reasoning_of
 from niels_gpt.renderers.masks import build_training_samples
+from niels_gpt.renderers.round_trip import round_trips
 from niels_gpt.renderers.types import RenderedBatch
+
+UNWRITTEN: Final = "unwritten"
+REASONING: Final = "unwritten: reasoning"  # candidates; see `finish`
+# Rows whose round trip is judged, which costs as much as rendering them: the first, and one in so many of the others.
+ALL_UP_TO: Final = 100
+ONE_IN: Final = 50
 
 
 def _role_order(chat: ChatRow) -> Iterable[Fault]:
@@ -42,6 +51,8 @@ def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str
     for chat in chats:
         for rule, faults in (("role-order", _role_order(chat)), ("empty-answer", _empty_answer(chat))):
             counters.add(rule, [chat.evidence(index, note) for index, note in faults])
+        unread = ", ".join(key for key in chat.unread if not key.startswith("row."))  # a row may have ids and scores
+        counters.add("unread-keys", [chat.evidence(None, f"nothing reads {unread}")] if unread else [])
     if controls is None:
         return
     for chat in chats:
@@ -151,13 +162,45 @@ def check_thinking(renderer: Any, chats: Sequence[ChatRow], counters: Counters) 
 def check_unwritten(chats: Sequence[ChatRow], batch: RenderedBatch, counters: Counters) -> None:
     """Judge texts that the renderer does not write."""
     for chat, notes in zip(chats, batch.notes, strict=True):
+        found: dict[str, list[Evidence]] = {UNWRITTEN: [], REASONING: []}
         for one in notes.unwritten:
             place = one.message if one.message >= 0 else None
             if one.field == "reasoning_content":
                 note = f"{len(one.text):,} characters of reasoning that the format does not write"
-                counters.add("reasoning-dropped", [chat.evidence(place, note)])
+                found[REASONING].append(chat.evidence(place, note))
             elif one.field != "tools":  # which formats such as DeepSeek V3's have no place for; builds count them
-                counters.add("text-not-written", [chat.evidence(place, str(one))])
+                found[UNWRITTEN].append(chat.evidence(place, str(one)))
+        for rule, evidence in found.items():
+            counters.add(rule, evidence)
+        counters.sums[UNWRITTEN] += any(found.values())
+
+
+def check_round_trips(
+    renderer: AnyRenderer, chats: Sequence[ChatRow], batch: RenderedBatch, counters: Counters
+) -> None:
+    """Judge whether what is written is read as the same messages again, in a part of the rows."""
+    asked = [chat.number < ALL_UP_TO or not chat.number % ONE_IN for chat in chats]
+    chosen = [at for at, one in enumerate(asked) if one and batch.attribution[at] == "full"]
+    if not chosen:
+        return
+    some = [chats[at] for at in chosen]
+    if len(chosen) < len(chats):
+        batch = renderer.render_many(
+            [chat.messages for chat in some],
+            tools=[chat.tools for chat in some],
+            chat_template_kwargs=[chat.kwargs for chat in some],
+        )
+    renderers = [renderer.with_kwargs(chat.kwargs) for chat in some]
+    for chat, trip in zip(some, round_trips(renderers, batch, [chat.tools for chat in some]), strict=True):
+        if trip.difference is not None:
+            counters.add("round-trip", [chat.evidence(trip.difference.message, str(trip.difference))])
+
+
+def finish(counters: Counters) -> None:
+    """Reasoning that is not written is a warning where nothing else is left out; called after the last row."""
+    if UNWRITTEN not in counters.hits:
+        counters.milder[UNWRITTEN] = "warning"
+    counters.move(REASONING, UNWRITTEN, rows=counters.sums[UNWRITTEN])
 
 
 def _reasons_before_a_user(messages: Sequence[Message]) -> bool:

@@ -13,7 +13,6 @@ from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.layout import Layout
 from niels_gpt.doctor.layouts.probes import PROBES, AnyRenderer, render_probes
 from niels_gpt.doctor.rules.chats import system_fault
-from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.template.renderer import TemplateRenderer
@@ -86,7 +85,8 @@ def _check_stops(encoder: PieceEncoder, renderer: AnyRenderer | None, layout: La
     note = f"turns end in {_spelt(encoder, missing)}; "
     if stops is None:
         note += f"the tokenizer's eos is {_spelt(encoder, served)}"
-        counters.add("stop-set-unknown", [_evidence(encoder, note, missing)])
+        counters.add("eot-not-in-stop-set", [_evidence(encoder, note, missing)])
+        counters.milder["eot-not-in-stop-set"] = "info"  # servers may have settings of their own
         return
     note += f"generate() stops at {_spelt(encoder, served)}"
     # eos_token would stop there, but generate() does not read it.
@@ -129,8 +129,6 @@ def _check_template(encoder: PieceEncoder, renderer: AnyRenderer, layout: Layout
     if isinstance(renderer, TemplateRenderer) and not re.search(r"{%[-+]?\s*generation\b", renderer.source):
         counters.add("no-generation-markers", [_evidence(encoder, "no {% generation %} in the template's text")])
     made = render_probes(renderer)
-    refused = {name: one for name, one in made.items() if isinstance(one, MessageError)}
-    counters.add("template-refuses", [_evidence(encoder, f"{name}: {error}") for name, error in refused.items()])
     _check_prefixes(encoder, renderer, made, counters)
     system = made.get("a system message")
     if isinstance(system, RenderedTokens) and system.attribution == "full":
