@@ -260,9 +260,9 @@ def test_verify_is_content_with_what_was_written(niels: Niels) -> None:
         (("chats", "-1"), ("NUMBER is -1", "expected 0 or more")),
         (("chats", 90), ("examples 0 to 89", "no 90")),
         (("notes", 999), ("fewer than 1,000 windows of 64 tokens",)),
-        (("chats", 0, "--T", 0), ("sequence-length is 0", "at least 1")),
-        (("notes", 0, "--T", 0), ("sequence-length is 0", "at least 1")),
-        (("notes", 0, "--T", -3), ("sequence-length is -3", "at least 1")),
+        (("chats", 0, "--sequence-length", 0), ("sequence-length is 0", "at least 1")),
+        (("notes", 0, "--sequence-length", 0), ("sequence-length is 0", "at least 1")),
+        (("notes", 0, "--sequence-length", -3), ("sequence-length is -3", "at least 1")),
     ],
     ids=str,
 )
@@ -272,10 +272,13 @@ def test_show_refuses_what_is_not_there(niels: Niels, arguments: tuple[object, .
 
 def test_show_fills_up_what_reaches_beyond_the_data(niels: Niels) -> None:
     """An example is padded to T as a batch would pad it; a stream ends with its shard."""
-    shown = json.loads(niels("show", "chats", 0, "--T", 2000, "--json").out)["tokens"]
+    shown = json.loads(niels("show", "chats", 0, "--sequence-length", 2000, "--json").out)["tokens"]
     assert len(shown) == 2000
     assert shown[-1]["kind"] == "padding"
-    assert len(json.loads(niels("show", "notes", 0, "--T", 2000, "--json").out)["tokens"]) == SHARD_TOKENS - 1
+    assert (
+        len(json.loads(niels("show", "notes", 0, "--sequence-length", 2000, "--json").out)["tokens"])
+        == SHARD_TOKENS - 1
+    )
 
 
 @pytest.mark.parametrize("open_dataset", [open_chats, open_notes])

@@ -84,7 +84,7 @@ def test_the_commands_it_recommends_work(demo: tuple[Path, str], tmp_path: Path)
 
 def test_show_as_json_agrees_with_the_cache(demo: tuple[Path, str]) -> None:
     folder, _ = demo
-    result = run_cli("show", "niels-gpt-demo/sft/chats", 5, "--T", 500, "--json", cwd=folder)
+    result = run_cli("show", "niels-gpt-demo/sft/chats", 5, "--sequence-length", 500, "--json", cwd=folder)
     tokens = json.loads(result.stdout)["tokens"]
     assert len(tokens) == 500
     assert tokens[0]["text"] == "<sys>"
@@ -95,7 +95,7 @@ def test_show_as_json_agrees_with_the_cache(demo: tuple[Path, str]) -> None:
 
 def test_show_works_on_streams_and_without_a_tokenizer(demo: tuple[Path, str], tmp_path: Path) -> None:
     folder, _ = demo
-    shown = run_cli("show", "niels-gpt-demo/pretrain/notes", 1, "--split", "val", "--T", 20, cwd=folder)
+    shown = run_cli("show", "niels-gpt-demo/pretrain/notes", 1, "--split", "val", "--sequence-length", 20, cwd=folder)
     assert "tokens 20 to 40" in shown.stdout
     lonely = tmp_path / "lonely"
     (folder / "niels-gpt-demo/sft/chats").rename(lonely)

@@ -81,11 +81,6 @@ def test_renderers_list_every_family_and_every_option() -> None:
     assert (refused.returncode, "did you mean 'qwen3" in refused.stderr) == (2, True)
 
 
-def test_rules_are_those_of_the_doctor() -> None:
-    assert as_json("rules") == as_json("doctor", "--rules")
-    assert as_json("rules", "double-bos") == as_json("doctor", "--explain", "double-bos")
-
-
 @pytest.mark.parametrize(
     ("line", "nearest"),
     [

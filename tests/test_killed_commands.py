@@ -114,11 +114,11 @@ COMMANDS = {
     "episodes build": Command(
         "build {given}/chats.jsonl --out {out}/chats --tokenizer {given}/tokenizer --metadata --mask float32"
     ),
-    "pack": Command("pack {given}/episodes --out {out}/packed --block-size 256 --too-long head"),
+    "pack": Command("pack {given}/episodes --out {out}/packed --sequence-length 256 --too-long head"),
     "packing plans": Command("loader {out}/episodes", "copy {given}/episodes {out}/episodes"),
     "export": Command("export {given}/episodes --to hf --out {out}/hf --overwrite"),
     "export of several files": Command(
-        "export {given}/episodes --to trl --out {out}/trl --overwrite --shard-tokens 2000",
+        "export {given}/episodes --to trl --out {out}/trl --overwrite --shard-size 2000",
         "export {given}/episodes --to trl --out {out}/trl",
     ),
     "import": Command("import {given}/megatron --from megatron --out {out}/imported --overwrite"),

@@ -110,8 +110,8 @@ def test_every_numeric_option_of_every_command_refuses_what_is_out_of_range(
 
 
 ZEROS = {  # where 0 means something
-    *("--seed", "--shuffle", "--val-frac", "--max-train-tokens", "--max-val-tokens", "--max-bad-rows"),
-    *("--port", "--pad-id", "--eos-id", "NUMBER"),
+    *("--seed", "--val-frac", "--max-train-tokens", "--max-val-tokens", "--max-bad-rows"),
+    *("--port", "--eos-id", "NUMBER"),
 }
 
 

@@ -199,17 +199,3 @@ def test_show_opens_conversations(place: Path) -> None:
     ):
         refused = run_cli(*line)
         assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
-
-
-@pytest.mark.slow
-def test_earlier_names_of_options(place: Path) -> None:
-    build = ("build", "chats.jsonl", "--tokenizer", "Qwen3-8B", "--val-frac", 0)
-    niels(*build, "--out", "one", "--shard-size", 20)
-    niels(*build, "--out", "two", "--shard-bytes", 80)
-    names = [sorted(path.name for path in (place / each / "train").iterdir()) for each in ("one", "two")]
-    assert names[0] == names[1]
-    assert sum(name.startswith("shard_") for name in names[0]) > 1
-    assert run_cli(*build, "--out", "three", "--shard-size", 20, "--shard-bytes", 80).returncode == 2
-    assert niels("info", "one", "--block-size", 32) == niels("info", "one", "--sequence-length", 32)
-    rows = [niels("show", "one", "--T", 8, "--json"), niels("show", "one", "--block-size", 8, "--json")]
-    assert rows[0] == rows[1] == niels("show", "one", "--sequence-length", 8, "--json")

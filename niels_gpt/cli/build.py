@@ -13,9 +13,6 @@ from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_TOKENS
 from niels_gpt.cli.datasets import print_built
 from niels_gpt.cli.options import (
-    RENDERING,
-    ROWS,
-    TEXTS,
     ExecutorFlags,
     Json,
     LossFlags,
@@ -40,7 +37,6 @@ from niels_gpt.values import VALUE_HELP
 if TYPE_CHECKING:
     from niels_gpt.builds.renderer_encoder import RenderingPolicy
 
-RECIPE: Final = "Recipes"
 DEFAULT_TOKENIZER: Final = Path(DEFAULT_TOKENIZER_PATH)
 RECIPE_SUFFIXES: Final = (".toml", ".yaml", ".yml", ".lock.json")
 
@@ -72,7 +68,6 @@ class RowFlags:
             metavar="NAME=PATH",
             help=f"Where the rows have what: NAME is one of {', '.join(COLUMNS)}; PATH a column, data.turns or "
             "a[0].text. Several with commas, or repeat.",
-            rich_help_panel=ROWS,
         ),
     ] = None
     roles: Annotated[
@@ -80,7 +75,6 @@ class RowFlags:
         typer.Option(
             metavar="THEIRS=ROLE",
             help=f"What the rows' roles mean, such as bot=assistant,human=user: one of {', '.join(ROLES)}.",
-            rich_help_panel=ROWS,
         ),
     ] = None
     default_system: Annotated[
@@ -88,7 +82,6 @@ class RowFlags:
         typer.Option(
             metavar="TEXT",
             help="System message of conversations without one.  \\[default: none; with a spm.model that of its format]",
-            rich_help_panel=ROWS,
         ),
     ] = None
     max_bad_rows: MaxBadRows = "0"
@@ -97,7 +90,6 @@ class RowFlags:
         typer.Option(
             "--allow-partial",
             help="Use rows of which a template does not show who wrote every token; masks may train scaffold.",
-            rich_help_panel=ROWS,
         ),
     ] = False
     on_unwritten: Annotated[
@@ -107,15 +99,12 @@ class RowFlags:
             help="Rows with a text that the format has no place for: content refuses them where it is a message's text "
             "or a call, and counts them where it is reasoning, tools or a name; error refuses all; drop counts all.  "
             "\\[default: content]",
-            rich_help_panel=ROWS,
         ),
     ] = None
     max_message_bytes: Annotated[
         int,
         typer.Option(
-            help="With a spm.model: a longer message makes its row unusable.",
-            rich_help_panel=ROWS,
-            **ranges.MAX_MESSAGE_BYTES.option(),
+            help="With a spm.model: a longer message makes its row unusable.", **ranges.MAX_MESSAGE_BYTES.option()
         ),
     ] = MAX_MESSAGE_BYTES
     prove: Annotated[
@@ -124,7 +113,6 @@ class RowFlags:
             "--prove",
             help="Refuse rows whose rendering does not give them again (an answer that spells a call, reasoning that "
             "spells its end), and count the others.",
-            rich_help_panel=ROWS,
         ),
     ] = False
 
@@ -157,7 +145,6 @@ class StorageFlags:
             help="The samples that a conversation makes: one (per-conversation), one for each answer (per-turn), or "
             "auto: as many as train every turn on the ids with which it was produced, where the format drops "
             "reasoning from history.",
-            rich_help_panel=RENDERING,
         ),
     ] = "per-conversation"
     images: Annotated[
@@ -166,7 +153,6 @@ class StorageFlags:
             metavar="DIRECTORY",
             help="The folder of the images in conversations; paths in rows are relative to it. The model's image "
             "processor, which says how many tokens an image takes, is loaded from where the tokenizer is.",
-            rich_help_panel=RENDERING,
             **existing("the folder of the conversations' images", "directory"),
         ),
     ] = None
@@ -199,17 +185,15 @@ class TextFlags:
     shuffle_buffer: Annotated[
         int | None,
         typer.Option(
-            help="Documents of the shuffle buffer.  \\[default: keep the order]",
-            rich_help_panel=TEXTS,
-            **ranges.SHUFFLE_BUFFER.option(),
+            help="Documents of the shuffle buffer.  \\[default: keep the order]", **ranges.SHUFFLE_BUFFER.option()
         ),
     ] = None
     max_train_tokens: Annotated[
-        int, typer.Option(help="The most tokens of train.", rich_help_panel=TEXTS, **ranges.MAX_TRAIN_TOKENS.option())
+        int, typer.Option(help="The most tokens of train.", **ranges.MAX_TRAIN_TOKENS.option())
     ] = MAX_TRAIN_TOKENS
-    max_val_tokens: Annotated[
-        int, typer.Option(help="The most tokens of val.", rich_help_panel=TEXTS, **ranges.MAX_VAL_TOKENS.option())
-    ] = MAX_VAL_TOKENS
+    max_val_tokens: Annotated[int, typer.Option(help="The most tokens of val.", **ranges.MAX_VAL_TOKENS.option())] = (
+        MAX_VAL_TOKENS
+    )
 
 
 @dataclass(frozen=True)
@@ -223,19 +207,11 @@ class RecipeFlags:
             metavar="KEY=VALUE",
             help="A value in place of the recipe's, such as sequence.length=8192 or sources.chats.format=alpaca. "
             f"{VALUE_HELP}; repeat for more.",
-            rich_help_panel=RECIPE,
         ),
     ] = None
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything and build nothing.", rich_help_panel=RECIPE)
-    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and build nothing.")] = False
     allow_code: Annotated[
-        bool,
-        typer.Option(
-            "--allow-code",
-            help="Run the Python functions that the recipe names for its sources.",
-            rich_help_panel=RECIPE,
-        ),
+        bool, typer.Option("--allow-code", help="Run the Python functions that the recipe names for its sources.")
     ] = False
 
 
@@ -251,13 +227,13 @@ def build(
             **EXISTING,
         ),
     ],
-    rows: RowFlags,
-    renderer: RendererFlags,
-    loss: LossFlags,
+    rows: Annotated[RowFlags, "Rows"],
+    renderer: Annotated[RendererFlags, "Rendering"],
+    loss: Annotated[LossFlags, "Rendering"],
     storage: StorageFlags,
-    texts: TextFlags,
-    recipe: RecipeFlags,
-    executor: ExecutorFlags,
+    texts: Annotated[TextFlags, "Texts"],
+    recipe: Annotated[RecipeFlags, "Recipes"],
+    executor: Annotated[ExecutorFlags, "Where it runs"],
     directory: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="The directory to create.", **IN_HOME)
     ] = None,

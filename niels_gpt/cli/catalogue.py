@@ -222,11 +222,6 @@ def rules(
 
     Example: niels-gpt rules eot-not-trained
     """
-    print_rules(name, as_json)
-
-
-def print_rules(name: str | None, as_json: bool) -> None:
-    """Print all rules, or one of them with its explanation."""
     from niels_gpt.doctor.rules import RULES, rule_of
     from niels_gpt.doctor.show import explain, listing
 

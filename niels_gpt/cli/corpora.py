@@ -128,7 +128,7 @@ class CorporaFlags:
 @grouped
 def build_all_command(
     corpora: CorporaFlags,
-    executor: ExecutorFlags,
+    executor: Annotated[ExecutorFlags, "Where it runs"],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -51,9 +51,7 @@ Dataset = Annotated[
 
 def info(
     dataset: Dataset,
-    length: Annotated[
-        int, sequence_length("--block-size", "Rows of so many inputs, to see what fits and what is padded.")
-    ] = 1024,
+    length: Annotated[int, sequence_length("Rows of so many inputs, to see what fits and what is padded.")] = 1024,
     as_json: Json = False,
 ) -> None:
     """Print what a dataset was built from, its counts, and how long its rows are.
@@ -179,7 +177,7 @@ def verify(
 def pack(
     dataset: Dataset,
     directory: OutDirectory,
-    length: Annotated[int, sequence_length("--block-size", "Inputs of a row; rows hold one token more.")] = 1024,
+    length: Annotated[int, sequence_length("Inputs of a row; rows hold one token more.")] = 1024,
     policy: Annotated[str, too_long("What becomes of episodes that fit into no row:")] = "error",
     shard_bytes: ShardBytes = None,
     overwrite: Overwrite = False,

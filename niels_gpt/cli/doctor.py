@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli.catalogue import print_rules
 from niels_gpt.cli.options import (
     Date,
     LossFlags,
@@ -40,7 +39,6 @@ Level = Literal["not-judged", "warning", "error"]
 # 2 and 3 are the exit codes of errors: a wrong call, and data that cannot be read.
 FINDINGS = 1  # the exit code if something was found
 NOT_JUDGED = 4  # the exit code if nothing was found, but rules could not be judged and an option makes that a failure
-REPORT = "Report"
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,12 @@ class ReportFlags:
     """The options about the report: its form, its file, and which findings set the exit code."""
 
     evidence: Annotated[
-        int,
-        typer.Option(help="How many places of each rule it names.", rich_help_panel=REPORT, **ranges.EVIDENCE.option()),
+        int, typer.Option(help="How many places of each rule it names.", **ranges.EVIDENCE.option())
     ] = 5
     silence: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="RULE=REASON",
-            help="Accept the findings of a rule (`niels-gpt rules` lists them); repeat for more.",
-            rich_help_panel=REPORT,
+            metavar="RULE=REASON", help="Accept the findings of a rule (`niels-gpt rules` lists them); repeat for more."
         ),
     ] = None
     fail_on: Annotated[
@@ -64,26 +59,15 @@ class ReportFlags:
         typer.Option(
             "--fail-on",
             help="Exit with 1 from which severity on; not-judged: on errors, and with 4 where rules were not judged.",
-            rich_help_panel=REPORT,
         ),
     ] = "error"
     strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Exit with 1 on warnings and errors, with 4 where rules were not judged.",
-            rich_help_panel=REPORT,
-        ),
+        bool, typer.Option("--strict", help="Exit with 1 on warnings and errors, with 4 where rules were not judged.")
     ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.", rich_help_panel=REPORT)] = False
-    as_sarif: Annotated[bool, typer.Option("--sarif", help="Print it as SARIF 2.1.0.", rich_help_panel=REPORT)] = False
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as markdown.", rich_help_panel=REPORT)] = (
-        False
-    )
-    file: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE", help="Write it to this file.", rich_help_panel=REPORT, **IN_HOME),
-    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
+    as_sarif: Annotated[bool, typer.Option("--sarif", help="Print it as SARIF 2.1.0.")] = False
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as markdown.")] = False
+    file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file.", **IN_HOME)] = None
 
     @property
     def form(self) -> str:
@@ -138,8 +122,7 @@ class RowFlags:
         typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are in it, too.", **IN_HOME),
     ] = None
     length: Annotated[
-        int | None,
-        sequence_length("--max-length", "The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH),
+        int | None, sequence_length("The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH)
     ] = None
 
     def keywords(self) -> dict[str, Any]:
@@ -161,14 +144,14 @@ class InputFlags:
     """The input to examine, and the tokenizer and renderer it is examined with."""
 
     source: Annotated[
-        str | None,
+        str,
         typer.Argument(
             metavar="INPUT",
             help="Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
             "dataset, a tokenizer directory.",
             show_default=False,
         ),
-    ] = None
+    ]
     other: Annotated[
         str | None,
         typer.Argument(metavar="OTHER", help="A second tokenizer or template: compare the two.", show_default=False),
@@ -180,8 +163,7 @@ class InputFlags:
         ),
     ] = None
     tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model."),
+        str | None, typer.Option(metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model.")
     ] = None
     template: Template = None
     renderer: RendererName = None
@@ -195,10 +177,12 @@ class InputFlags:
             validation: the validation data, whose path is checked like the source's.
 
         Raises:
-            UsageError: no source is given. InputError: a path does not exist.
+            InputError: a path does not exist.
         """
         if self.source is None:
-            raise UsageError("nothing to examine: name a file, a directory or a hub dataset; --rules lists the rules")
+            raise UsageError(
+                "nothing to examine: name a file, a directory or a hub dataset; `niels-gpt rules` lists the rules"
+            )
         # --chats without a second tokenizer is a mistake that `diagnose` explains, so its path is not checked here.
         for place in (self.source, None if self.other is None else self.chats, validation):  # data, also of the hub
             if place is not None:
@@ -221,18 +205,10 @@ class InputFlags:
 
 @grouped
 def doctor(
-    report: ReportFlags,
+    report: Annotated[ReportFlags, "Report"],
     rows: RowFlags,
-    loss: LossFlags,
+    loss: Annotated[LossFlags, "Rendering"],
     inputs: InputFlags,
-    explain: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE",
-            help="Explain a rule, as `niels-gpt rules RULE`.",
-        ),
-    ] = None,
-    rules: Annotated[bool, typer.Option("--rules", help="List all rules, as `niels-gpt rules`.")] = False,
 ) -> None:
     """Find faults that the loss curve does not show, in data, masks and templates.
 
@@ -252,9 +228,6 @@ def doctor(
 
     niels-gpt doctor ~/models/mine ~/models/served --chats chats.jsonl
     """
-    if rules or explain is not None:
-        print_rules(explain, report.as_json)
-        return
     # Read first: these properties refuse options that exclude each other.
     report_form, loss_on, silence = report.form, loss.loss_on, report.silenced
     inputs.check(rows.validation)

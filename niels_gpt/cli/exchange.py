@@ -11,7 +11,6 @@ import typer
 
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
-    ROWS,
     Json,
     OutDirectory,
     Overwrite,
@@ -46,28 +45,18 @@ _OPTIONS = "; ".join(f"{name}: {', '.join(each.options)}" for name, each in EXPO
 class ArrangementFlags:
     """The options that choose the exported rows, and how these are cut, packed and ordered."""
 
-    split: Annotated[Split | None, typer.Option(help="Only this split.  \\[default: both]", rich_help_panel=ROWS)] = (
-        None
-    )
+    split: Annotated[Split | None, typer.Option(help="Only this split.  \\[default: both]")] = None
     limit: Annotated[
-        int | None,
-        typer.Option(help="The first so many rows of each split.", rich_help_panel=ROWS, **ranges.LIMIT.option()),
+        int | None, typer.Option(help="The first so many rows of each split.", **ranges.LIMIT.option())
     ] = None
-    length: Annotated[int | None, sequence_length("--max-length", "The most tokens of a row.", ranges.MAX_LENGTH)] = (
-        None
-    )
-    policy: Annotated[str, too_long("What becomes of longer rows:", rich_help_panel=ROWS)] = "error"
-    packing: Annotated[
-        bool,
-        typer.Option("--packing", help="Several whole rows in one of --sequence-length.", rich_help_panel=ROWS),
-    ] = False
+    length: Annotated[int | None, sequence_length("The most tokens of a row.", ranges.MAX_LENGTH)] = None
+    policy: Annotated[str, too_long("What becomes of longer rows:")] = "error"
+    packing: Annotated[bool, typer.Option("--packing", help="Several whole rows in one of --sequence-length.")] = False
     seed: Annotated[
         int | None,
         typer.Option(
             "--seed",
-            "--shuffle",
-            help="Rows in a random order, drawn with this seed. Also as --shuffle.  \\[default: in their stored order]",
-            rich_help_panel=ROWS,
+            help="Rows in a random order, drawn with this seed.  \\[default: in their stored order]",
             **ranges.SEED.option(),
         ),
     ] = None
@@ -78,22 +67,12 @@ class FormatFlags:
     """Options of some formats only, and the size of files."""
 
     binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False
-    pad_multiple: Annotated[
-        int | None,
-        typer.Option(
-            help="megatron-bridge: pad every text, as 2*CP needs; with --pad-id.", **ranges.PAD_MULTIPLE.option()
-        ),
-    ] = None
-    pad_id: Annotated[
-        int | None, typer.Option(help="The id to pad with: its tokenizer's eos.", **ranges.TOKEN_ID.option("--pad-id"))
-    ] = None
     shard_size: Annotated[
         int,
         typer.Option(
             "--shard-size",
-            "--shard-tokens",
             metavar="TOKENS",
-            help="About so many tokens in a file. Also as --shard-tokens.",
+            help="About so many tokens in a file.",
             **ranges.SHARD_TOKENS.option("--shard-size"),
         ),
     ] = SHARD_TOKENS
@@ -115,10 +94,7 @@ class FormatFlags:
         names = ", ".join(EXPORTS[to].options)
         expected = f"NAME=VALUE; options of {to}: {names}" if names else f"none, because {to} has no options of its own"
         named = (name_and_value("--option", text, expected) for text in self.option or ())
-        # Options of the Megatron format alone, which also have flags because its users look for them in --help.
-        flags = {"pad_multiple": self.pad_multiple, "pad_id": self.pad_id}
-        padding = {name: value for name, value in flags.items() if value is not None}
-        return {name: option_value(text) for name, text in named} | padding
+        return {name: option_value(text) for name, text in named}
 
 
 ExportFormat = Annotated[
@@ -139,7 +115,7 @@ def export_command(
     ],
     to: ExportFormat,
     directory: OutDirectory,
-    rows: ArrangementFlags,
+    rows: Annotated[ArrangementFlags, "Rows"],
     form: FormatFlags,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -206,8 +182,7 @@ def _is_a_file(source: Path, to: str) -> CacheError:
 
 def import_command(
     source: Annotated[
-        Path,
-        typer.Argument(metavar="PATH", help="A directory or file of another program.", show_default=False),
+        Path, typer.Argument(metavar="PATH", help="A directory or file of another program.", show_default=False)
     ],
     form: Annotated[
         str,
@@ -220,8 +195,7 @@ def import_command(
     ],
     directory: OutDirectory,
     eos_id: Annotated[
-        int | None,
-        typer.Option(help="tokens: the id that ends documents.", **ranges.TOKEN_ID.option("--eos-id")),
+        int | None, typer.Option(help="tokens: the id that ends documents.", **ranges.TOKEN_ID.option("--eos-id"))
     ] = None,
     dtype: Annotated[
         str | None,

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, is_dataclass
+from copy import copy
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -63,18 +64,24 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []  # of the returned function; typer lists options in this order
     groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        kind = hints[name]
+        # A group may name the heading of its options in help pages: `rows: Annotated[RowFlags, "Rows"]`.
+        kind, *heading = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
         if not is_dataclass(kind):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
             continue
         groups[name] = kind
         types = get_type_hints(kind, include_extras=True)
         for field in fields(kind):
             # Keyword-only, because an option without a default may follow one with a default.
             keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(
-                inspect.Parameter(field.name, keyword, default=field.default, annotation=types[field.name])
-            )
+            annotation = types[field.name]
+            if heading:
+                value, info = get_args(annotation)
+                info = copy(info)
+                info.rich_help_panel = heading[0]
+                annotation = Annotated[value, info]
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=annotation))
 
     @wraps(command)
     def expanded(**values: Any) -> None:
@@ -138,11 +145,6 @@ DatasetTokenizer = Annotated[
 
 # Numbers
 
-ROWS: Final = "Rows"  # headings of help pages
-EXECUTION: Final = "Where it runs"
-RENDERING: Final = "Rendering"
-TEXTS: Final = "Texts"
-
 Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", **ranges.SEED.option())]
 
 
@@ -158,17 +160,12 @@ MaxBadRows = Annotated[
     typer.Option(
         metavar="N|P%|all",
         help="Unusable rows to leave out (into rejected.jsonl) before giving up: a number, a share such as 5%, or all.",
-        rich_help_panel=ROWS,
         callback=_checked_limit,
     ),
 ]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        help="Threads for encoding; the result does not depend on it.",
-        rich_help_panel=EXECUTION,
-        **ranges.THREADS.option("--threads"),
-    ),
+    typer.Option(help="Threads for encoding; the result does not depend on it.", **ranges.THREADS.option("--threads")),
 ]
 TokenDtype = Annotated[
     Literal["uint16", "uint32"] | None,
@@ -176,14 +173,10 @@ TokenDtype = Annotated[
 ]
 
 
-def sequence_length(alias: str, help_text: str, limits: ranges.Range = ranges.BLOCK_SIZE) -> Any:
-    """`--sequence-length`: how many input tokens a row has. Stored rows have one more, the last target.
-
-    Args:
-        alias: the option's earlier name, which documents and scripts use.
-    """
-    text = f"{help_text} Also as {alias}."
-    return typer.Option("--sequence-length", alias, metavar="TOKENS", help=text, **limits.option("--sequence-length"))
+def sequence_length(help_text: str, limits: ranges.Range = ranges.BLOCK_SIZE) -> Any:
+    """`--sequence-length`: how many input tokens a row has. Stored rows have one more, the last target."""
+    option = limits.option("--sequence-length")
+    return typer.Option("--sequence-length", metavar="TOKENS", help=help_text, **option)
 
 
 # Repeated from format.fitting, which needs numpy; a test compares them.
@@ -219,7 +212,6 @@ SeparatorName = Annotated[
         metavar="WHICH",
         help="Which of the tokenizer's own tokens separate texts: eos (after each), bos (before each), eos+bos or "
         "none.  \\[default: eos if the tokenizer has one; a spm.model's is its end-of-turn]",
-        rich_help_panel=TEXTS,
         **one_of("--separator", SEPARATORS),
     ),
 ]
@@ -236,21 +228,17 @@ class ExecutorFlags:
         int | None,
         typer.Option(
             help="Processes that encode; the result does not depend on it.  \\[default: 1; all CPUs of Ray]",
-            rich_help_panel=EXECUTION,
             **ranges.WORKERS.option(),
         ),
     ] = None
     engine: Annotated[
         Literal["local", "ray"],
-        typer.Option(
-            "--engine", help="Processes of this machine, or a Ray cluster (extra ray).", rich_help_panel=EXECUTION
-        ),
+        typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra ray)."),
     ] = "local"
     unit_bytes: Annotated[
         int | None,
         typer.Option(
             help="Bytes of input in a unit: what is built at once, and lost at most by a crash.  \\[default: 16 MiB]",
-            rich_help_panel=EXECUTION,
             **ranges.UNIT_BYTES.option("--unit-bytes"),
         ),
     ] = None
@@ -260,7 +248,6 @@ class ExecutorFlags:
             metavar="ADDRESS",
             help="The cluster: HOST:PORT, auto (the one that runs on this machine) or local (one of its own).  "
             "\\[default: $RAY_ADDRESS, else local]",
-            rich_help_panel=EXECUTION,
         ),
     ] = None
 
@@ -295,14 +282,10 @@ Template = Annotated[
     typer.Option(
         metavar="FILE",
         help="A chat template to use in place of the tokenizer's.",
-        rich_help_panel=RENDERING,
         **existing("a Jinja chat template", "file"),
     ),
 ]
-Date = Annotated[
-    str | None,
-    typer.Option(metavar="DAY", help="The day, 2026-01-31, for formats that contain one.", rich_help_panel=RENDERING),
-]
+Date = Annotated[str | None, typer.Option(metavar="DAY", help="The day, 2026-01-31, for formats that contain one.")]
 RendererName = Annotated[
     str | None,
     typer.Option(
@@ -312,7 +295,6 @@ RendererName = Annotated[
         "template, or a family such as qwen3; `niels-gpt renderers` lists them.  \\[default: auto; in builds, a "
         "spm.model is written by its sentinels]",
         show_default=False,
-        rich_help_panel=RENDERING,
     ),
 ]
 RendererOption = Annotated[
@@ -322,7 +304,6 @@ RendererOption = Annotated[
         metavar="NAME=VALUE",
         help="An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
         f"variable of the chat template. {VALUE_HELP}; repeat for more.",
-        rich_help_panel=RENDERING,
     ),
 ]
 
@@ -341,7 +322,6 @@ class RendererFlags:
             "--isolate",
             help="Run the chat template in a process of its own, with 2 GiB of memory and 10 seconds a conversation: "
             "for an untrusted template.",
-            rich_help_panel=RENDERING,
         ),
     ] = False
 
@@ -419,17 +399,11 @@ class LossFlags:
             metavar="PRESET",
             help=f"Which tokens are trained: {', '.join(LOSS_PRESETS)}.  \\[default: all_assistant_turns]",
             show_default=False,
-            rich_help_panel=RENDERING,
         ),
     ] = None
     tool_bodies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--tool-bodies",
-            metavar="TOOL",
-            help="Also train the results of this tool; repeat for more.",
-            rich_help_panel=RENDERING,
-        ),
+        typer.Option("--tool-bodies", metavar="TOOL", help="Also train the results of this tool; repeat for more."),
     ] = None
 
     @property

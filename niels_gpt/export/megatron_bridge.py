@@ -43,7 +43,7 @@ class PackedRows:
         self._multiple, self._pad_id = settings.options["pad_multiple"], settings.options["pad_id"]
         if self._multiple == 1 and self._pad_id is not None:
             raise UsageError(
-                "pad_id without pad_multiple; pass the multiple to which texts are padded (--pad-multiple 2*CP)"
+                "pad_id without pad_multiple; pass the multiple to which texts are padded (--option pad_multiple=2*CP)"
             )
         # Ids are stored as int32, which bounds the id where no vocabulary is recorded.
         most = (source.dataset.vocab_size or 2**31) - 1
@@ -51,7 +51,7 @@ class PackedRows:
         if self._multiple > 1 and not is_id:
             raise UsageError(
                 f"pad_id is {self._pad_id!r}; expected an id up to {most:,}: the eos of Megatron-Bridge's tokenizer, "
-                "by which it recognises padding (--pad-id)"
+                "by which it recognises padding (--option pad_id=EOS)"
             )
         self.files: dict[str, FileRecord] = {}
         columns = {"input_ids": "int32", "loss_mask": "int8", "seq_start_id": "int32"}
@@ -103,7 +103,7 @@ def _use(settings: Settings, splits: dict[str, Source]) -> list[str]:
     # Context parallelism cuts every text into 2 * CP equal parts.
     parallelism = (
         "Context parallelism: texts are not padded to multiples of 2 * CP. Use a context-parallel size of 1, or export "
-        "with --pad-multiple."
+        "with --option pad_multiple=2*CP."
     )
     if multiple > 1:
         parallelism = (

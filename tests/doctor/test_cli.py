@@ -69,12 +69,11 @@ def test_warnings_exit_with_1_only_if_asked_to(run_cli: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "nothing to examine"),
+        ((), 2, "Missing argument 'INPUT'"),
         (("x.jsonl", "--silence", "empty-answer"), 2, "expected RULE=REASON"),
         (("clean.jsonl", "--silence", "empty-answers=so"), 2, "did you mean 'empty-answer'?"),
         (("clean.jsonl", "--silence", "empty-answer= "), 2, "without a reason"),
         (("x.jsonl", "--json", "--sarif"), 2, "one form of report at a time"),
-        (("--explain", "eot-not-traned"), 2, "did you mean 'eot-not-trained'?"),
         (("x.jsonl",), 3, "no such file"),
         (("x.jsonl", "--fail-on", "never"), 2, "--fail-on"),
         # Before the tokenizer is loaded and the rows are read.
@@ -126,13 +125,13 @@ def test_reports_in_files_replace_them_whole(run_cli: Run, broken: Path, tmp_pat
 
 
 def test_every_rule_can_be_explained(run_cli: Run) -> None:
-    done = run_cli("doctor", "--rules", "--json")
+    done = run_cli("rules", "--json")
     rules = json.loads(done.stdout)
     assert [rule["id"] for rule in rules] == list(RULES)
-    shown = run_cli("doctor", "--explain", "double-bos").stdout
+    shown = run_cli("rules", "double-bos").stdout
     for thread in RULES["double-bos"].threads:
         assert thread.replace("#", "/issues/") in shown
-    listed = run_cli("doctor", "--rules").stdout
+    listed = run_cli("rules").stdout
     assert all(rule in listed for rule in RULES)
 
 

@@ -36,7 +36,7 @@ def test_build_reports_as_json_and_is_not_repeated(dataset: Path, tokenizer_dir:
 
 
 def test_info_counts_and_foresees_packing(dataset: Path) -> None:
-    shown = json.loads(run_cli("info", dataset, "--block-size", 512, "--json").stdout)
+    shown = json.loads(run_cli("info", dataset, "--sequence-length", 512, "--json").stdout)
     assert shown["sequence_length"] == 512
     train = shown["splits"]["train"]
     records = np.fromfile(dataset / "train" / "episodes.idx", dtype="<u8").reshape(-1, 2)
@@ -88,14 +88,14 @@ def test_show_an_episode_and_a_packed_row(dataset: Path, tokenizer_dir: Path) ->
     assert kinds == {"trained", "context", "scaffold"}
     trained = [token for token in one["tokens"] if token["target_trained"]]
     assert trained[-1]["target_text"] == "<eot>"
-    packed = run_cli("show", dataset, 0, "--packed", "--block-size", 2000, "--json")
+    packed = run_cli("show", dataset, 0, "--packed", "--sequence-length", 2000, "--json")
     row = json.loads(packed.stdout)
     assert "row 0 of" in row["title"]
     assert {token["segment"] for token in row["tokens"]} > {1}
     for before, after in zip(row["tokens"], row["tokens"][1:], strict=False):
         if after["segment"] != before["segment"]:
             assert not before["target_trained"]  # nothing is predicted across a seam
-    shown = run_cli("show", dataset, 3, "--T", 40, "--tokenizer", tokenizer_dir)
+    shown = run_cli("show", dataset, 3, "--sequence-length", 40, "--tokenizer", tokenizer_dir)
     assert shown.returncode == 0
     assert "<sys>" in shown.stdout
     missing = run_cli("show", dataset, 90)

@@ -121,7 +121,7 @@ def test_an_episode_too_long_is_named_and_nothing_is_written(tmp_path: Path) -> 
 def test_by_command(tmp_path: Path) -> None:
     source = make(tmp_path / "source")
     done = CliRunner().invoke(
-        app, ["pack", str(source), "--block-size", "12", "--out", str(tmp_path / "packed"), "--json"]
+        app, ["pack", str(source), "--sequence-length", "12", "--out", str(tmp_path / "packed"), "--json"]
     )
     assert done.exit_code == 0, done.output
     splits = json.loads(done.stdout)["splits"]

@@ -194,7 +194,7 @@ def test_packing_where_a_format_has_no_texts_in_rows(tmp_path: Path) -> None:
 
 def test_the_command_line(tmp_path: Path) -> None:
     source = episodes(tmp_path / "in", random_rows(40))
-    done = run_cli("export", source, "--to", "trl", "--packing", "--max-length", 64, "--out", tmp_path / "out")
+    done = run_cli("export", source, "--to", "trl", "--packing", "--sequence-length", 64, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "padding_free=True" in done.stdout
     assert "SFTConfig" in (tmp_path / "out" / "README.md").read_text()

@@ -138,7 +138,7 @@ def test_what_cannot_be_padded_is_said(tmp_path: Path) -> None:
 
 def test_rows_that_are_packed_already(tmp_path: Path) -> None:
     source = episodes(tmp_path / "in", random_rows(20))
-    packed = run_cli("pack", source, "--out", tmp_path / "packed", "--block-size", 64)
+    packed = run_cli("pack", source, "--out", tmp_path / "packed", "--sequence-length", 64)
     assert packed.returncode == 0, packed.stderr
     with pytest.raises(UsageError, match="its rows hold several texts already"):
         export(tmp_path / "packed", "megatron-bridge", tmp_path / "out", pad_multiple=4, pad_id=3)
@@ -146,7 +146,7 @@ def test_rows_that_are_packed_already(tmp_path: Path) -> None:
 
 def test_the_command_line(tmp_path: Path) -> None:
     source, _ = sft_cache(tmp_path / "in")
-    padding = ("--pad-multiple", 4, "--pad-id", 4)
+    padding = ("--option", "pad_multiple=4", "--option", "pad_id=4")
     told = run_cli("export", source, "--to", "megatron-bridge", *padding, "--out", tmp_path / "out")
     assert told.returncode == 0, told.stderr
     assert "pad_seq_to_mult=4" in told.stdout

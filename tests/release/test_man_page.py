@@ -27,6 +27,6 @@ def shown() -> str:
 def test_every_command_and_every_option_is_on_it(shown: str) -> None:
     headings = re.findall(r"^   (niels-gpt .*)$", shown, flags=re.MULTILINE)
     assert headings == [f"niels-gpt {' '.join(path)}" for path, _ in commands()]
-    for name in ("--renderer-option NAME=VALUE", "--seed, --shuffle INTEGER", "--browser / --no-browser"):
+    for name in ("--renderer-option NAME=VALUE", "--seed INTEGER", "--browser / --no-browser"):
         assert f"\n       {name}\n" in shown
     assert [panel for panel in {entry.panel for entry in COMMANDS.values()} if panel.upper() not in shown] == []
