@@ -116,7 +116,7 @@ class Rendering(NamedTuple):
     Attributes:
         attributed: attribution and notes of each of its renderings: the whole, and for several samples its parts.
         unwritten: the texts that are in none of them; by_format: those that the format drops by design.
-        samples: its training samples.
+        samples: its training samples. trained: whether any token of them is.
         proofs: what comes back of each of its renderings, where they are to be proven.
         error: that of a wrong weight.
     """
@@ -126,6 +126,7 @@ class Rendering(NamedTuple):
     unwritten: Sequence[Unwritten]
     by_format: Sequence[Unwritten]
     samples: Sequence[Sample]
+    trained: bool
     proofs: Sequence[RoundTrip] = ()
     images: Sequence[PlacedImage] = ()
     error: MessageError | None = None
@@ -219,7 +220,7 @@ class RendererEncoder:
                 raise MessageError("not_proven", f"{proof.difference}. Repair the row, or drop it")
         if one.error is not None:
             raise one.error
-        if not any(weights.any() for _, weights in one.samples):
+        if not one.trained:
             raise MessageError(NOTHING_TRAINED, "no token of this conversation is trained; drop the row")
         return one
 
@@ -306,11 +307,17 @@ class RendererEncoder:
             error = MessageError(wrong.reason, str(wrong).removeprefix("conversation 0: "))
         for image in images:  # no model says placeholders, whatever else is trained
             weights[image.start : image.start + image.tokens] = 0
-        proofs, edges, renderings = self._proofs(chats, whole), whole.edges.tolist(), []
+        proofs, edges, renderings = self._proofs(chats, whole), whole.edges, []
+        sums = np.concatenate(([0], np.cumsum(weights != 0)))[edges]
+        trained, ends = (sums[1:] > sums[:-1]).tolist(), edges.tolist()
         for number, (chat, said) in enumerate(zip(chats, _attributed(whole), strict=True)):
-            tokens, notes = slice(edges[number], edges[number + 1]), said[1]
-            samples, own = [(whole.ids[tokens], weights[tokens])], proofs[number : number + 1]
-            renderings.append(Rendering(chat, (said,), notes.unwritten, notes.by_format, samples, own, images, error))
+            tokens, notes, own = slice(ends[number], ends[number + 1]), said[1], proofs[number : number + 1]
+            sample = whole.ids[tokens], weights[tokens]
+            renderings.append(
+                Rendering(
+                    chat, (said,), notes.unwritten, notes.by_format, [sample], trained[number], own, images, error
+                )
+            )
         return renderings
 
     def _samples_of(self, chats: Sequence[Conversation], whole: RenderedBatch) -> Sequence[Rendering]:
@@ -351,6 +358,7 @@ class RendererEncoder:
                     lost_in_all(said[1].unwritten, {turn: one.unwritten for turn, one in notes.items()}),
                     lost_in_all(said[1].by_format, {turn: one.by_format for turn, one in notes.items()}),
                     samples,
+                    any(weights.any() for _, weights in samples),
                     [*proofs[0][number : number + 1], *islice(proofs[1], len(of_chat))],
                 )
             )
