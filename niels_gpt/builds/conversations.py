@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch, Rows
+from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch
 from niels_gpt.builds.images import ImageFolder
-from niels_gpt.builds.rows import as_conversation
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import Conversation, weight_of
+from niels_gpt.messages import ChatMsg, Conversation, Message, read_conversation, weight_of
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.chats import refuse_columns
+
+Rows = Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected]
 
 # In a row's metadata: see `EncodedBatch`.
 IMAGES: Final = "images"
@@ -73,7 +74,7 @@ class ConversationTask:
             # Known before the row is read, because the error of a row that cannot be read names it, too.
             where = row.where if isinstance(row, Conversation) else f"example {number}"
             try:
-                chat = as_conversation(number, row)
+                chat = _as_conversation(number, row)
                 refuse_columns(chat.metadata, chat.tools)
                 if self.binary_mask:
                     _check_message_weights(chat)
@@ -113,3 +114,21 @@ def _check_metadata(chat: Conversation) -> None:
     for name in ("type", "source"):
         if not isinstance(chat.metadata.get(name, ""), str | None):
             raise MessageError("wrong_type", f"{name} is {chat.metadata[name]!r}; expected a string")
+
+
+def _as_conversation(number: int, row: Sequence[ChatMsg] | Sequence[Message] | Conversation) -> Conversation:
+    """A row as a normalised conversation; a list of messages is named `example NUMBER`.
+
+    Raises:
+        MessageError: see `messages.normalise`.
+    """
+    if isinstance(row, Conversation):
+        return row
+    if isinstance(row, Mapping):
+        raise MessageError(
+            "messages_not_a_list",
+            "the row is an object; expected its list of messages, or a Conversation. Rows of a datasets.Dataset: pass "
+            "sources.chat_files.from_dataset(dataset)",
+        )
+    read = read_conversation(row)
+    return Conversation(read.messages, f"example {number}", changes=read.changes, unread=read.unread)

@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.messages import ChatMsg, Conversation, Message
+from niels_gpt.messages import Conversation
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.store.schema import PlacedImage
 from niels_gpt.tokenizer.sentinels import ChatTokenizer, sentinel_ids
-
-Rows = Iterable[Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class ConversationEncoder(Protocol):
     def describe(self) -> dict[str, Any]:
         """All that decides ids and weights, for the manifest; at least `tokenizer_sha256` and `template_sha256`."""
 
-    def encode(self, rows: Rows, rejections: Rejections) -> Iterator[EncodedBatch]:
+    def encode(self, rows: Iterable[Conversation | Rejected], rejections: Rejections) -> Iterator[EncodedBatch]:
         """Encode the usable rows in batches, in order; the others go to `rejections`."""
 
 

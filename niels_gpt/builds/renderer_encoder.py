@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.changes import BY_ORACLE, NO_TRAINED_STOP, NOT_WRITTEN
-from niels_gpt.builds.encoder_protocol import EncodedBatch, Rows, check_ids
+from niels_gpt.builds.encoder_protocol import EncodedBatch, check_ids
 from niels_gpt.builds.images import ImageFile, ImageFolder, has_images
-from niels_gpt.builds.rows import as_conversation, batches, characters
+from niels_gpt.builds.rows import batches, characters
 from niels_gpt.errors import MessageError, UsageError
-from niels_gpt.messages import NOTHING_TRAINED, ChatMsg, Conversation, Message, is_untrained
+from niels_gpt.messages import NOTHING_TRAINED, Conversation, Message, is_untrained
 from niels_gpt.renderers.base_renderer import BaseRenderer
 from niels_gpt.renderers.images.loading import refuse_images
 from niels_gpt.renderers.kinds import kinds_of
@@ -181,11 +181,10 @@ class RendererEncoder:
         special = {"special_token_ids": {"eot": stops[0]}} if stops else {}
         return {"encoder": type(self.renderer).__name__, **known, **special, **options}
 
-    def encode(self, rows: Rows, rejections: Rejections) -> Iterator[EncodedBatch]:
+    def encode(self, rows: Iterable[Conversation | Rejected], rejections: Rejections) -> Iterator[EncodedBatch]:
         """See `ConversationEncoder`."""
         # Unusable rows stay in their places within a batch, so that rejections come in the order of the rows.
-        parsed = (_conversation(number, row) for number, row in enumerate(rows))
-        for batch in batches(parsed, self._size):
+        for batch in batches(rows, self._size):
             encoded = list(rejections.accepted(self._encoded(batch)))
             for one in encoded:
                 rejections.changed.update(_codes(one))
@@ -467,14 +466,3 @@ def _codes(one: Rendering) -> list[str]:
         dropped = bool(one.unwritten or one.by_format)
         codes |= dict.fromkeys([PROVEN, *[PROVEN_CHANGED] * changed, *[PROVEN_BY_FORMAT] * dropped])
     return [*codes]
-
-
-def _conversation(
-    number: int, row: Sequence[ChatMsg] | Sequence[Message] | Conversation | Rejected
-) -> Conversation | Rejected:
-    if isinstance(row, Rejected):
-        return row
-    try:
-        return as_conversation(number, row)
-    except MessageError as error:
-        return Rejected(f"example {number}", error.reason, f"example {number}: {error}")

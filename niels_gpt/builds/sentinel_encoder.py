@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.builds.encoder_protocol import CacheTokenizer, EncodedBatch, Rows, check_cache_tokenizer, check_ids
-from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches, characters, checked_conversations
-from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chats
-from niels_gpt.messages import Conversation, weight_of
+from niels_gpt.builds.encoder_protocol import CacheTokenizer, EncodedBatch, check_cache_tokenizer, check_ids
+from niels_gpt.builds.rows import MAX_MESSAGE_BYTES, batches, characters, check_no_nul
+from niels_gpt.errors import MessageError
+from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, check_chat, serialize_chats
+from niels_gpt.messages import NOTHING_TRAINED, Conversation, is_untrained, weight_of
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.store.masks import assistant_mask
 from niels_gpt.store.tokenizer_hash import tokenizer_sha256
@@ -68,14 +70,9 @@ class SentinelEncoder:
             "max_message_bytes": self._max_message_bytes,
         }
 
-    def encode(self, rows: Rows, rejections: Rejections) -> Iterator[EncodedBatch]:
+    def encode(self, rows: Iterable[Conversation | Rejected], rejections: Rejections) -> Iterator[EncodedBatch]:
         """See `ConversationEncoder`."""
-        chats = checked_conversations(
-            rows,
-            rejections,
-            max_message_bytes=self._max_message_bytes,
-            allow_message_weights=self._allow_message_weights,
-        )
+        chats = rejections.accepted(row if isinstance(row, Rejected) else self._checked(row) for row in rows)
         for batch in batches(chats, lambda chat: characters(chat.messages)):
             ids, lengths = serialize_chats(
                 [chat.messages for chat in batch],
@@ -87,6 +84,43 @@ class SentinelEncoder:
             for chat in batch:
                 rejections.changed.update([*chat.changes])
             yield EncodedBatch(batch, ids, lengths, self._weights(ids, batch))
+
+    def _checked(self, chat: Conversation) -> Conversation | Rejected:
+        """A conversation that the sentinel format can express and that is trained; `Rejected` in place of another."""
+        where = chat.where
+        # Before the other checks: a row that is left out on purpose is no bad row, whatever else is wrong with it.
+        if is_untrained(chat.messages):
+            detail = "no assistant message is trained (train, weight), so the row is left out"
+            return Rejected(where, NOTHING_TRAINED, f"{where}: {detail}", expected=True)
+        try:
+            if chat.tools:
+                raise MessageError(
+                    "unsupported_field", "tools have no place in a format of plain text turns; remove them"
+                )
+            if chat.chat_template_kwargs:
+                given = ", ".join(chat.chat_template_kwargs)
+                raise MessageError(
+                    "unknown_option",
+                    f"chat_template_kwargs is {given}; plain text turns have no options. Remove the column",
+                )
+            check_chat(chat.messages, allow_message_weights=self._allow_message_weights)
+            if not any(message["role"] == "assistant" for message in chat.messages):
+                raise MessageError("no_assistant", "no assistant message, so nothing would be trained; drop the row")
+            for index, message in enumerate(chat.messages):
+                self._check_content(str(message["content"]), index)
+        except MessageError as error:
+            return Rejected(where, error.reason, f"{where}: {error}")
+        return chat
+
+    def _check_content(self, content: str, index: int) -> None:
+        check_no_nul(content, f"message {index}: content holds ")
+        # A character has at most four bytes in UTF-8: only a long text needs the exact count.
+        if 4 * len(content) > self._max_message_bytes and (size := len(content.encode())) > self._max_message_bytes:
+            raise MessageError(
+                "message_too_long",
+                f"message {index}: content has {size:,} bytes; at most {self._max_message_bytes:,} are allowed. "
+                "Split the row, or raise --max-message-bytes (max_message_bytes=)",
+            )
 
     def _weights(self, ids: npt.NDArray[Any], chats: Sequence[Conversation]) -> npt.NDArray[np.float32]:
         """Loss weights: each trained id has the weight of its assistant turn.

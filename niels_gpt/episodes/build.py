@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, write_dataset
 from niels_gpt.builds.conversation_encoders import as_encoder
-from niels_gpt.builds.conversations import IMAGES, ConversationTask
-from niels_gpt.builds.encoder_protocol import ConversationEncoder, Rows
+from niels_gpt.builds.conversations import IMAGES, ConversationTask, Rows
+from niels_gpt.builds.encoder_protocol import ConversationEncoder
 from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.renderer_encoder import RendererEncoder, RenderingPolicy
 from niels_gpt.builds.splits import ValidationSplit

@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("tokenizers")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
-from niels_gpt.builds.rows import checked_conversations
 from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError, UsageError
@@ -27,9 +26,8 @@ from niels_gpt.renderers.base import (
 )
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.rejections import Rejections
 from niels_gpt.store.schema import COMPLETION
-from tests.conftest import run_cli
+from tests.conftest import FakeTokenizer, run_cli
 from tests.renderers.small import CHATML, assistant, family, user
 from tests.renderers.test_choices import manifest_of
 from tests.renderers.test_oracle import made
@@ -187,10 +185,8 @@ def test_the_doctor_the_explorer_and_exports_take_them(tmp_path: Path) -> None:
 
 def test_formats_without_options_refuse_them(tmp_path: Path) -> None:
     rows = written(tmp_path / "rows.jsonl", [{"messages": CHAT, "chat_template_kwargs": {"think": False}}])
-    rejections = Rejections(tmp_path, "all")
-    assert not [*checked_conversations(chat_files([rows]), rejections, max_message_bytes=99)]
-    rejections.close()
-    assert rejections.dropped == {"unknown_option": 1}
+    with pytest.raises(DataError, match="'unknown_option': 1"):
+        build_episodes(chat_files([rows]), tmp_path / "e", encoder=FakeTokenizer(), max_bad_rows="all")
 
 
 def test_a_row_with_an_unknown_option_is_a_bad_row(tmp_path: Path) -> None:
