@@ -149,21 +149,19 @@ def _checks(loaded: LoadedRecipe, tables: Sequence[SourceTable]) -> dict[str, li
     shared: list[RowCheck] = []
     if wanted is not None:  # one for all sources, so that the benchmarks are read and hashed once
         shared.append(Benchmarks.of([loaded.address(file) for file in wanted.files], wanted.words))
-    filters = {table.name: table.filter.row_filters() for table in tables}
-    return {name: [*([own] if own else []), *shared] for name, own in filters.items()}
+    return {table.name: [*([table.filter] if table.filter else []), *shared] for table in tables}
 
 
 def _at_commits(loaded: LoadedRecipe) -> LoadedRecipe:
     """The recipe with the commit in each address of the hub, so that its lock names what was read."""
-    recipe = loaded.recipe
-    sources = [
-        table if table.files is None else table.model_copy(update={"files": list(map(pinned, table.files))})
+    recipe, benchmarks = loaded.recipe, loaded.recipe.decontaminate
+    sources = tuple(
+        table if table.files is None else replace(table, files=tuple(map(pinned, table.files)))
         for table in recipe.sources
-    ]
-    benchmarks = recipe.decontaminate
+    )
     if benchmarks is not None:
-        benchmarks = benchmarks.model_copy(update={"files": list(map(pinned, benchmarks.files))})
-    return replace(loaded, recipe=recipe.model_copy(update={"sources": sources, "decontaminate": benchmarks}))
+        benchmarks = replace(benchmarks, files=tuple(map(pinned, benchmarks.files)))
+    return replace(loaded, recipe=replace(recipe, sources=sources, decontaminate=benchmarks))
 
 
 def _dataset(loaded: LoadedRecipe, table: SourceTable) -> Path:
@@ -228,9 +226,8 @@ def _duplicates(
     progress: Progress,
 ) -> dict[str, Duplicates]:
     """The check for duplicates of each source. If an earlier run searched the same rows, its result is used again."""
-    table = loaded.recipe.duplicates
-    assert table is not None
-    options, folder = table.options(), loaded.place(loaded.recipe.out) / "duplicates"
+    options, folder = loaded.recipe.duplicates, loaded.place(loaded.recipe.out) / "duplicates"
+    assert options is not None
     names = {name: [str(file) for file in source.files] for name, source in files.items()}
     wanted = json_bytes(
         {
@@ -287,9 +284,9 @@ _COMMON_EXPORT_OPTIONS = ("binary", "limit", "max_length", "packing", "shard_tok
 
 
 def _renderer_options(loaded: LoadedRecipe) -> RendererOptions:
-    table = loaded.recipe.renderer
-    template = None if table.template is None else loaded.place(table.template)
-    return RendererOptions(table.name, template, table.date, table.options, table.isolate)
+    given = loaded.recipe.renderer
+    template = None if given.template is None else loaded.place(given.template)
+    return RendererOptions(given.name, template, given.date, given.options, given.isolate)
 
 
 def _tokenizer(loaded: LoadedRecipe) -> str:

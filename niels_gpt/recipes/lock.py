@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from niels_gpt.builds.finished import differences
 from niels_gpt.errors import InputError, Mismatch, storage_errors
-from niels_gpt.recipes.reading import LoadedRecipe, check_recipe, set_value
+from niels_gpt.recipes.reading import RECIPE, LoadedRecipe, check_recipe
 from niels_gpt.recipes.schema import Recipe
 from niels_gpt.store.files import json_bytes, write_atomic
 from niels_gpt.store.manifest import HASH_KEY, check_manifest_hash, read_manifest, with_manifest_hash
@@ -55,7 +55,7 @@ class Lock:
         cls, recipe: Recipe, sources: Mapping[str, Any], encoder: Mapping[str, Any], outputs: Mapping[str, Any]
     ) -> Lock:
         """The lock of a finished build."""
-        return cls(recipe.model_dump(mode="json"), sources, encoder, _hashes(outputs), versions())
+        return cls(RECIPE.dump_python(recipe, mode="json"), sources, encoder, _hashes(outputs), versions())
 
     def check_inputs(self, sources: Mapping[str, Any], encoder: Mapping[str, Any]) -> None:
         """Raise `Mismatch` unless inputs, tokenizer and template are those of the lock."""
@@ -134,8 +134,6 @@ def read_lock(path: str | Path, settings: Sequence[str] = ()) -> tuple[LoadedRec
             f"{', '.join(keys) or 'no key'}); build the recipe itself"
         )
     check_manifest_hash(file, found)
-    values = json.loads(json.dumps(found["recipe"]))  # a copy: settings change it, but `lock` keeps the original
-    changed = [set_value(values, text) for text in settings]
-    recipe = check_recipe(values, file, changed)
     lock = Lock(found["recipe"], found["sources"], found["encoder"], found["outputs"], found["made_with"])
-    return LoadedRecipe(recipe, file, file.resolve().parent), lock
+    # A copy: settings change it, and `lock` keeps the original.
+    return check_recipe(json.loads(json.dumps(found["recipe"])), file, settings), lock

@@ -9,37 +9,40 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, ClassVar, Final, get_args, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from niels_gpt.errors import InputError, MissingExtra, UsageError, did_you_mean, shown
-from niels_gpt.recipes.schema import Recipe, Table
+from niels_gpt.recipes.schema import Recipe
 from niels_gpt.store.files import read_file
 from niels_gpt.store.published import is_url
 from niels_gpt.values import name_and_value, option_value
 
-YAML_SUFFIXES: Final = (".yaml", ".yml")
 MOST_ERRORS: Final = 5  # in one message
-MOST_VALUES: Final = 100_000  # in a YAML file; a value counts once for each alias of it
-Location = tuple[str | int, ...]  # of a value: keys of tables and numbers in lists
-# In place of messages of pydantic that do not fit after "expected", or that use Python's terms for tables and texts.
+RECIPE: Final = TypeAdapter(Recipe)
+# In place of pydantic's messages that do not fit after "expected", or that use other words for tables and texts.
 _EXPECTED: Final = {
     "too_short": "at least one",
     "string_too_short": "at least one character",
-    "model_type": "a table",
+    "dataclass_type": "a table",
     "dict_type": "a table",
-    "list_type": "a list",
+    "tuple_type": "a list",
     "string_type": "a text",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
+    "string_pattern_mismatch": "a name of up to 64 letters, digits, '-', '_' and '.' (of a directory)",
 }
 
 
@@ -57,7 +60,7 @@ class LoadedRecipe:
     path: Path
     base: Path
 
-    def place(self, name: str) -> Path:
+    def place(self, name: str | Path) -> Path:
         """The local path that a name in the recipe means."""
         return self.base / name
 
@@ -71,158 +74,136 @@ def read_recipe(path: str | Path, settings: Sequence[str] = ()) -> LoadedRecipe:
 
     Args:
         path: a `.toml`, `.yaml` or `.yml` file.
-        settings: values that replace those of the file, as `key.key=value`; a table in a list is chosen by its number
-            or its `name`. Values are written as in TOML; anything that is not a TOML value is text.
+        settings: values that replace those of the file, as `key.key=value`; see `set_value`.
 
     Raises:
         InputError: the file is missing, or not TOML or YAML. UsageError: a wrong or unknown key or value; the message
             has the file and the key. MissingExtra: YAML without PyYAML.
     """
     file = Path(path)
-    values = _read(file)
-    # Before the check, so that a setting may repair a recipe, and is checked like the file.
-    changed = [set_value(values, text) for text in settings]
-    return LoadedRecipe(check_recipe(values, file, changed), file, file.resolve().parent)
+    return check_recipe(_read(file), file, settings)
 
 
-def check_recipe(values: Mapping[str, Any], file: Path, settings: Sequence[Location] = ()) -> Recipe:
-    """Check the values of a file and return them as a `Recipe`.
+def check_recipe(values: dict[str, Any], file: Path, settings: Sequence[str] = ()) -> LoadedRecipe:
+    """The recipe in the values of a file, which settings may repair first.
 
     Raises:
         UsageError: a key or value is wrong; the message names up to `MOST_ERRORS` of them.
     """
+    for text in settings:
+        set_value(values, text)
     try:
-        return Recipe.model_validate(values)
+        # As JSON, which has no types of its own for days: 2026-01-31 without quotation marks is one in TOML.
+        recipe = RECIPE.validate_json(json.dumps(values, default=datetime.date.isoformat))
     except ValidationError as error:
-        found = [_sentence(each, values, file, settings) for each in error.errors()]
+        # A list whose tables are wrong counts as empty as well, which says nothing more.
+        errors = [each for each in error.errors() if each["type"] != "too_short" or not each["input"]]
+        found = [f"{file}: {_sentence(each)}" for each in errors]
         more = f" (and {len(found) - MOST_ERRORS} more)" if len(found) > MOST_ERRORS else ""
         raise UsageError("; ".join(found[:MOST_ERRORS]) + more) from error
+    return LoadedRecipe(recipe, file, file.resolve().parent)
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if file.is_dir():
-        raise InputError(f"{file}: a directory; expected a recipe: a .toml, .yaml or .lock.json file")
     if not file.is_file():
-        raise InputError(f"{file}: no such file; expected a recipe (see docs/recipes.md)")
-    if not file.name.endswith((".toml", *YAML_SUFFIXES)):
+        raise InputError(f"{file}: {'a directory' if file.is_dir() else 'no such file'}; expected a recipe")
+    if file.suffix not in (".toml", ".yaml", ".yml"):
         raise UsageError(f"{file}: expected a recipe in TOML (.toml) or YAML (.yaml, .yml), or a lock (.lock.json)")
-    data = read_file(file)
     try:
-        text = data.decode().removeprefix("\ufeff")  # the byte order mark, which editors of Windows write
+        text = read_file(file).decode("utf-8-sig")  # without the byte order mark, which editors of Windows write
+        values = tomllib.loads(text) if file.suffix == ".toml" else _yaml(text)
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: byte {error.start:,} is not UTF-8; save the recipe as UTF-8") from error
-    if file.suffix == ".toml":
-        try:
-            return tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{file}: not valid TOML: {_reason(error)}") from error
-    return _read_yaml(file, text)
-
-
-def _read_yaml(file: Path, text: str) -> dict[str, Any]:
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise MissingExtra("yaml") from error
-    try:
-        if (root := yaml.compose(text, Loader=yaml.SafeLoader)) is not None:
-            _check_nodes(root, file)
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file}: not valid YAML: {_reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise InputError(f"{file}: not valid {'TOML' if file.suffix == '.toml' else 'YAML'}: {reason}") from error
     if not isinstance(values, dict):
         raise InputError(f"{file}: holds {type(values).__name__}; expected keys and values, such as `out: datasets/x`")
     return values
 
 
-def _check_nodes(root: Any, file: Path) -> None:
-    """Refuse what PyYAML does not, in its nodes, before values are made of them.
+def _yaml(text: str) -> Any:
+    """The values of a YAML file as YAML 1.2 reads them: `on` and `no` are texts, `010` is 10, `1e-3` a number.
+
+    PyYAML itself reads YAML 1.1, where these are True, False, 8 and a text.
 
     Raises:
-        InputError: a table has a key twice, of which PyYAML silently uses the last; or a few lines of aliases that
-            contain aliases hold billions of values ("billion laughs").
+        ValueError: no YAML, a key twice, of which PyYAML would use the last, or an alias. MissingExtra: no PyYAML.
     """
-    nodes, values = [root], 0
-    while nodes:
-        node = nodes.pop()
-        values += 1
-        if values > MOST_VALUES:
-            raise InputError(f"{file}: holds more than {MOST_VALUES:,} values; write them out without so many aliases")
-        if node.id == "mapping":
-            keys = [key.value for key, _ in node.value if key.id == "scalar"]
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise MissingExtra("yaml") from error
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            # A few lines of aliases within aliases can stand for billions of values.
+            if self.check_event(yaml.AliasEvent):
+                raise ValueError("an alias (*name); write the value out")
+            return super().compose_node(parent, index)
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [key.value for key, _ in node.value]
             if again := next((key for key in keys if keys.count(key) > 1), None):
-                raise InputError(f"{file}: the key {again!r} again; expected it once")
-            nodes += [value for _, value in node.value]
-        elif node.id == "sequence":
-            nodes += node.value
+                raise ValueError(f"the key {again!r} again; expected it once")
+            return super().construct_mapping(node, deep)
+
+    for tag, form in _YAML.items():
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{form})\Z"), None)
+    Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: _whole(node.value))
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(error) from error
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return " ".join(str(error).split())
+# The core schema of YAML 1.2; the order matters, because a number without a fraction is a float's form too.
+_YAML: Final = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+}
+
+
+def _whole(text: str) -> int:
+    return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
 
 
 # ---- errors
 
 
-def _sentence(error: ErrorDetails, values: Any, file: Path, settings: Sequence[Location]) -> str:
-    place = _place_of(error["loc"], values)
-    name = ".".join(map(str, place)) or "the recipe"
-    where = "--set" if any(place[: len(setting)] == setting for setting in settings) else str(file)
-    return f"{where}: {name}: {_problem(error, place)}"
+def _sentence(error: ErrorDetails) -> str:
+    """An error of pydantic with the path of its key, such as `sources.0.format`."""
+    place, kind = error["loc"], error["type"]
+    if kind == "unexpected_keyword_argument":
+        known = _keys_at(place[:-1])
+        problem = f"unknown key; expected one of {', '.join(known)}{did_you_mean(str(place[-1]), known)}"
+    elif kind == "missing":
+        problem = "missing; add it"
+    elif kind == "value_error":  # raised by a check of ours, whose message is complete
+        problem = str(error["ctx"]["error"])
+    else:
+        said = error["msg"].split(" be ")[-1].replace("less than or equal to", "at most")
+        said = said.replace("greater than or equal to", "at least")
+        problem = f"found {shown(error['input'])}; expected {_EXPECTED.get(kind, said)}"
+    return f"{'.'.join(map(str, place)) or 'the recipe'}: {problem}"
 
 
-def _place_of(location: Location, values: Any) -> Location:
-    """pydantic's location without the parts that name a type, such as the branch of a union.
-
-    ::
-
-        ("mixture", "max_epochs", "dict[str,float]", "chats")      is the place ("mixture", "max_epochs")
-        ("tokenizer", "path"), which is missing                    is the place ("tokenizer", "path")
-    """
-    place: Location = ()
-    for part in location:
-        if isinstance(values, list):
-            is_held = isinstance(part, int) and part < len(values)
-        else:
-            is_held = isinstance(values, Mapping) and part in values
-        if not is_held:
-            # The location of a missing key ends with that key, which is retained; the name of a type is not.
-            return (*place, part) if part in _fields_at(place) else place
-        values = values[part]
-        place = (*place, part)
-    return place
+def _keys_at(place: Sequence[str | int]) -> list[str]:
+    """The keys that the table at a place may have."""
+    table: Any = Recipe
+    for key in place:
+        if isinstance(key, str):
+            table = _table_in(get_type_hints(table)[key])
+    return [field.name for field in dataclasses.fields(table)]
 
 
-def _problem(error: ErrorDetails, place: Location) -> str:
-    if error["type"] == "extra_forbidden":
-        known = _fields_at(place[:-1])
-        return f"unknown key; expected one of {', '.join(known)}{did_you_mean(str(place[-1]), known)}"
-    if error["type"] == "missing":
-        return "missing; add it"
-    if error["type"] == "value_error":  # raised by a check in `schema.py`, whose message is complete
-        return str(error["ctx"]["error"])
-    expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
-    return f"found {shown(error['input'])}; expected {expected}"
-
-
-def _fields_at(place: Location) -> list[str]:
-    """The keys that the table at a place may have; empty where any key is allowed, as in `weights`."""
-    table: type[Table] | None = Recipe
-    for part in place:
-        if isinstance(part, int) or table is None:
-            continue
-        field = table.model_fields.get(part)
-        table = None if field is None else _table_in(field.annotation)
-    return [] if table is None else list(table.model_fields)
-
-
-def _table_in(annotation: Any) -> type[Table] | None:
-    """The table class in a type such as `list[SourceTable]` or `MixtureTable | None`; `None` for `dict[str, Any]`."""
-    if isinstance(annotation, type) and issubclass(annotation, Table):
+def _table_in(annotation: Any) -> Any:
+    """The dataclass in a type such as `tuple[SourceTable, ...]` or `MixtureTable | None`."""
+    if dataclasses.is_dataclass(annotation):
         return annotation
     return next(filter(None, map(_table_in, get_args(annotation))), None)
 
@@ -230,8 +211,8 @@ def _table_in(annotation: Any) -> type[Table] | None:
 # ---- settings from the command line
 
 
-def set_value(values: dict[str, Any], text: str) -> Location:
-    """Set `key.key=value` in the values of a file, in place; returns the location that was set.
+def set_value(values: dict[str, Any], text: str) -> None:
+    """Set `key.key=value` in the values of a file, in place; a table in a list is chosen by its `name` or number.
 
     The value is read by `option_value`.
 
@@ -239,27 +220,23 @@ def set_value(values: dict[str, Any], text: str) -> Location:
         UsageError: no `=`, no such table in a list, or a key below something that is not a table.
     """
     name, value = name_and_value("--set", text, "KEY.KEY=VALUE, such as sequence.length=8192")
-    place: Location = ()
     here: Any = values
     *path, last = name.strip().split(".")
     for part in path:
         key = _key_in(here, part, text)
-        place = (*place, key)
         here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
-    key = _key_in(here, last, text)
-    here[key] = option_value(value.strip())
-    return (*place, key)
+    here[_key_in(here, last, text)] = option_value(value.strip())
 
 
 def _key_in(here: Any, part: str, text: str) -> str | int:
     if isinstance(here, dict):
         return part
-    if isinstance(here, list):
-        names = [table.get("name", number) if isinstance(table, dict) else number for number, table in enumerate(here)]
-        # Names before numbers: a source may be named "1".
-        if part in names:
-            return names.index(part)
-        if part.isdigit() and int(part) < len(here):
-            return int(part)
-        raise UsageError(f"--set {text}: no {part!r} among {', '.join(map(str, names))}; use a name or a number")
-    raise UsageError(f"--set {text}: {part!r} is below {shown(here)}, which is no table")
+    if not isinstance(here, list):
+        raise UsageError(f"--set {text}: {part!r} is below {shown(here)}, which is no table")
+    # Names before numbers: a source may be named "1".
+    names = [table.get("name", "") if isinstance(table, Mapping) else "" for table in here]
+    if part in names:
+        return names.index(part)
+    if part.isdigit() and int(part) < len(here):
+        return int(part)
+    raise UsageError(f"--set {text}: no {part!r} among {', '.join(map(str, names))}; use a name or a number")
