@@ -87,7 +87,7 @@ def import_episodes(
     # Before anything is written: an unknown format, a changed export, missing or damaged files.
     source, source_format = Path(path), format_named(form)
     recorded = exported(source, progress)
-    splits = source_format.open(source, TokenOptions(eos_id, dtype))
+    splits = source_format.open(source, TokenOptions(eos_id, dtype, progress))
     mask_dtype = _mask_dtype(source, splits)
     if eos_id is not None and vocab_size is not None and eos_id >= vocab_size:
         raise UsageError(f"eos_id is {eos_id:,}, outside of the vocabulary of {vocab_size:,}; expected one of its ids")

@@ -29,6 +29,7 @@ from niels_gpt.inputs.token_formats import (
     TokenOptions,
     as_ids,
     by_split,
+    files_below,
     map_file,
     require,
 )
@@ -62,7 +63,7 @@ SNIFFED, UPPER, LARGE = 1 << 16, 16, 1 << 20
 
 def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
     splits = {}
-    for split, files in _files(path).items():
+    for split, files in _files(path, options).items():
         # Refused now, as far as headers and sizes show it: files are hashed before they are read, which may take hours.
         arrays = [ids_of(file, options.dtype) for file in files]
         streams = [file for file, ids in zip(files, arrays, strict=True) if ids.ndim == 1]
@@ -80,12 +81,12 @@ def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
     return splits
 
 
-def _files(path: Path) -> dict[str, list[Path]]:
+def _files(path: Path, options: TokenOptions) -> dict[str, list[Path]]:
     """The files of each split."""
     if path.is_file():
         files = [path]
     else:
-        files = [file for kind in ("*.bin", "*.npy") for file in path.rglob(kind)]
+        files = files_below(path, (".bin", ".npy"), options.progress)
         if len({file.suffix for file in files}) > 1:
             raise InputError(f"{path}: holds .bin and .npy files; pass a directory with those of one kind, or a file")
     found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin or .npy file")

@@ -121,6 +121,8 @@ def columns_of(rows: Sequence[Mapping[str, Any]], places: Places) -> tuple[Colum
         for number, values in enumerate(found):
             if hasattr(values, "tolist") and not isinstance(values, np.ndarray):  # a tensor, of any library
                 values = found[number] = values.tolist()
+            if values is None and name == "input_ids" and names[number] in rows[number]:
+                misfits += places.misfits("unusable-row", [(number, "input_ids is null")])
             if values is not None and not _are_numbers(values, integers=not fractions):
                 misfits += places.misfits("unusable-row", [(number, f"{name} is not a list of numbers")])
                 values = None
@@ -171,6 +173,8 @@ def columns_of_arrow(batch: Any, places: Places) -> tuple[Columns, list[Misfit]]
             continue
         if pa.types.is_null(value) or isinstance(kind, pa.FixedSizeListType):
             column = column.cast(pa.list_(pa.int64() if pa.types.is_null(value) else value))
+        if name == "input_ids":
+            misfits += places.misfits("unusable-row", [(row, "input_ids is null") for row in _true(column.is_null())])
         # A null row has no length in Arrow; here it is an empty row. `flatten` respects slices, `values` would not.
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
         values = column.flatten()

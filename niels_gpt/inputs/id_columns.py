@@ -1,11 +1,11 @@
-"""`hf`: parquet with `input_ids`, and `labels` or a mask for which of them are trained."""
+"""`hf`: files of rows with `input_ids`, and `labels` or a mask for which of them are trained."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,17 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import InputError
-from niels_gpt.extras import check_library
-from niels_gpt.inputs.columns import (
-    IDS,
-    KNOWN,
-    TRAINED,
-    Columns,
-    Places,
-    columns_of_arrow,
-    ids_name_of_schema,
-    token_rows,
-)
+from niels_gpt.inputs.columns import KNOWN, TRAINED, Columns, ids_name_of_schema, token_rows
+from niels_gpt.inputs.opened import Opened, open_input
+from niels_gpt.inputs.parts import columns_in
 from niels_gpt.inputs.rows import Bools, TokenRows
 from niels_gpt.inputs.token_formats import (
     MOST_ID,
@@ -33,113 +25,81 @@ from niels_gpt.inputs.token_formats import (
     TokenOptions,
     all_or_none,
     by_split,
-    require,
 )
+from niels_gpt.sources.files.inputs import Record
+from niels_gpt.sources.files.listing import ROW_NAMES, list_files
+from niels_gpt.sources.files.records import open_parquet
 from niels_gpt.store.masks import IGNORE_INDEX
 
-BATCH_ROWS = 1024
 # Names of columns that say what is trained, or where texts begin: one that is not read would be left out silently.
 SAYS_MORE: Final = re.compile(r"(?<!special_tokens_)mask$|cu_seq_?lens|(segment|document|doc|sequence|seq)_ids?$")
 
 
 def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
-    del options
-    root = path if path.is_dir() else path.parent
-    found = require(path, by_split(root, [path] if path.is_file() else path.rglob("*.parquet")), "parquet file")
+    listed = list_files([path], ROW_NAMES)
+    listed.recorded(options.progress)
+    files = [file for file in listed.taken if isinstance(file, Path)]
     splits = {}
-    for split, files in found.items():
-        # Only the footers are read here.
-        names = {file: _columns_of(file) for file in files}
-        has_mask = all_or_none({file: bool({*TRAINED} & {*names[file]}) for file in files})
-        tokens = sum(_values_in(file, names[file][0]) for file in files)
-        splits[split] = SplitFiles(files, has_mask, partial(_read, names, has_mask), tokens)
+    for split, of_split in by_split(path if path.is_dir() else path.parent, files).items():
+        opened = {file: open_input(file) for file in of_split}
+        has_mask = all_or_none({file: _check_columns(file, opened[file]) for file in of_split})
+        tokens = [_tokens_in(file) for file in of_split if opened[file].form == "parquet"]
+        total = sum(tokens) if len(tokens) == len(of_split) else None
+        splits[split] = SplitFiles(of_split, has_mask, partial(_read, [*opened.values()], has_mask), total)
     return splits
 
 
-def _columns_of(path: Path) -> list[str]:
-    """The columns of a file that are read, the ids first: texts and others are not.
+def _check_columns(path: Path, opened: Opened) -> bool:
+    """Whether rows of a file say what is trained, by its first rows.
 
     Raises:
         InputError: no ids, or a column that would have to be read, too.
     """
-    schema = _parquet(path).schema_arrow
-    ids = ids_name_of_schema(schema)
-    if ids is None:
-        raise InputError(f"{path}: columns {', '.join(schema.names)}; expected input_ids, as in tokenized datasets")
-    known = KNOWN[len(IDS) :]
-    for field in schema:
-        if field.name not in known and SAYS_MORE.search(field.name) and hasattr(field.type, "value_type"):
+    values = [record.value for record in islice(opened.records(), 100) if isinstance(record, Record)]
+    rows: list[Mapping[str, Any]] = [value for value in values if isinstance(value, Mapping)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if opened.kind != "tokens":
+        raise InputError(f"{path}: columns {', '.join(names)}; expected input_ids, as in tokenized datasets")
+    for name in names:
+        is_list = any(isinstance(row.get(name), list) for row in rows)
+        if name not in KNOWN and SAYS_MORE.search(name) and is_list:
             raise InputError(
-                f"{path}: has a column {field.name}, which is not read; expected {', '.join(known)}. Give it one of "
+                f"{path}: has a column {name}, which is not read; expected {', '.join(KNOWN[2:])}. Give it one of "
                 "these names, or remove it if it says neither what is trained nor where texts begin"
             )
-    return [ids, *(name for name in known if name in schema.names)]
+    return bool({*TRAINED} & {*names})
 
 
-def _values_in(path: Path, column: str) -> int:
-    """How many values a column of lists has, as the footer records it."""
-    metadata = _parquet(path).metadata
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    # Parquet names the values of a column of lists `input_ids.list.element`.
-    return sum(each.num_values for each in columns if each.path_in_schema.split(".")[0] == column)
+def _tokens_in(path: Path) -> int:
+    """How many ids a parquet file has, as its footer records it."""
+    with open_parquet(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        name = ids_name_of_schema(file.schema_arrow)
+        # Parquet names the values of a column of lists `input_ids.list.element`.
+        return sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == name)
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Turn errors of pyarrow into an `InputError` that names the file."""
-    import pyarrow
-
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # damaged files raise any of these
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: not a whole parquet file ({reason}); copy it again") from error
-
-
-def _parquet(path: Path) -> Any:
-    """An open parquet file."""
-    check_library("pyarrow")
-    import pyarrow
-    import pyarrow.parquet
-
-    with _named(path):
-        return pyarrow.parquet.ParquetFile(path)
-
-
-def _read(files: dict[Path, list[str]], has_mask: bool) -> Iterator[Ids]:
-    """The rows of files, of which some columns are read, a batch at a time."""
-    for path, columns in files.items():
-        row, batches = 0, _parquet(path).iter_batches(BATCH_ROWS, columns=columns)
-        while True:
-            with _named(path):
-                # In the `with`, so that an error while reading is named; not around `yield`, which would catch the
-                # caller's errors.
-                batch = next(batches, None)
-            if batch is None:
-                break
-            numbers = np.arange(row, row + len(batch))
-            yield _rows(batch, Places(numbers, [f"{path} row {number}" for number in numbers.tolist()]), has_mask)
-            row += len(batch)
-
-
-def _rows(batch: Any, places: Places, has_mask: bool) -> Ids:
-    """The rows of a batch: each text of a packed row is a row, and padding is removed.
+def _read(inputs: list[Opened], has_mask: bool) -> Iterator[Ids]:
+    """The rows of files, a slice at a time: each text of a packed row is a row, and padding is removed.
 
     Raises:
         InputError: a row that cannot be read as it is meant.
     """
-    columns, misfits = columns_of_arrow(batch, places)
-    nulls = np.flatnonzero(batch.column(0).is_null().to_numpy(zero_copy_only=False)).tolist()
-    misfits += places.misfits("unusable-row", [(row, "input_ids holds null in place of a list") for row in nulls])
-    rows, more = token_rows(columns, places)
-    for misfit in (*misfits, *more):
-        if misfit.rule != "empty-row":
-            raise InputError(f"{misfit.where}: {misfit.note}. Correct this row, or write the file without it")
-    if has_mask and rows.trained is None and len(rows):
-        raise InputError(
-            f"{rows.wheres[0]}: neither labels nor a mask, which other rows have; expected them in each row"
-        )
+    for opened in inputs:
+        for numbers, payload in opened.slices():
+            columns, misfits, places = columns_in(numbers, payload)
+            rows, more = token_rows(columns, places)
+            for misfit in (*misfits, *more):
+                if misfit.rule != "empty-row":
+                    raise InputError(f"{misfit.where}: {misfit.note}. Correct this row, or write the file without it")
+            if has_mask and rows.trained is None and len(rows):
+                where = rows.wheres[0]
+                raise InputError(f"{where}: neither labels nor a mask, which other rows have; expected one in each row")
+            yield _texts_of(rows, columns)
+
+
+def _texts_of(rows: TokenRows, columns: Columns) -> Ids:
     _check_trained(rows, columns)
     keep = np.ones(len(rows.ids), dtype=np.bool_) if rows.attended is None else rows.attended
     _refuse(rows, keep & ((rows.ids < 0) | (rows.ids > MOST_ID)), rows.ids, "input_ids", "ids from 0 to 2**32 - 1")
@@ -176,4 +136,4 @@ def _refuse(rows: TokenRows, wrong: Bools, values: npt.NDArray[Any], name: str, 
         raise InputError(f"{rows.wheres[rows.row_of[at]]}: {name} holds {values[at]}; expected {expected}")
 
 
-HF = TokenFormat("hf", "parquet with input_ids and labels, masks or nothing", _open)
+HF = TokenFormat("hf", "rows (parquet, JSON, Arrow) with input_ids and labels, masks or nothing", _open)

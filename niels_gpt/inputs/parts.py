@@ -23,7 +23,7 @@ import numpy as np
 from niels_gpt.datasets import Dataset
 from niels_gpt.inputs.columns import (
     TRAINED,
-    Column,
+    Columns,
     Misfit,
     Places,
     columns_of,
@@ -177,6 +177,25 @@ def decoded(numbers: Int64s, payload: Lines | Objects | Batch) -> list[Record | 
     return batch_records(payload.unpacked(), payload.places(numbers).wheres)
 
 
+def columns_in(numbers: Int64s, payload: Lines | Objects | Batch) -> tuple[Columns, list[Misfit], Places]:
+    """The columns of a slice of rows with ids, rows that cannot be read, and the places of all."""
+    if isinstance(payload, Batch):
+        places = payload.places(numbers)
+        return *columns_of_arrow(payload.unpacked(), places), places
+    records = decoded(numbers, payload)
+    places = Places(numbers, [record.where for record in records])
+    # A row without ids is an object without columns, so that the others keep their indexes.
+    tokenised: list[Mapping[str, Any]] = [{}] * len(records)
+    unreadable: list[tuple[int, str]] = []
+    for at, record in enumerate(records):
+        if isinstance(record, Record) and isinstance(record.value, Mapping) and ids_name(record.value):
+            tokenised[at] = record.value
+        else:
+            unreadable.append((at, record.why if isinstance(record, Rejected) else "the row has no input_ids"))
+    columns, misfits = columns_of(tokenised, places)
+    return columns, places.misfits("unusable-row", unreadable) + misfits, places
+
+
 def token_parts(numbers: Int64s, payload: Any, dataset: Dataset | None = None) -> tuple[list[TokenRows], list[Misfit]]:
     """The rows of a slice of ids.
 
@@ -192,22 +211,7 @@ def token_parts(numbers: Int64s, payload: Any, dataset: Dataset | None = None) -
         return _without_empty(_stored(dataset, payload, numbers))
     if isinstance(payload, Tokens):
         return _without_empty(_of_tokens(payload, numbers))
-    if isinstance(payload, Batch):
-        places = payload.places(numbers)
-        columns, misfits = columns_of_arrow(payload.unpacked(), places)
-    else:
-        records = decoded(numbers, payload)
-        places = Places(numbers, [record.where for record in records])
-        # A row without ids is an object without columns, so that the others keep their indexes.
-        tokenised: list[Mapping[str, Any]] = [{}] * len(records)
-        unreadable: list[tuple[int, str]] = []
-        for at, record in enumerate(records):
-            if isinstance(record, Record) and isinstance(record.value, Mapping) and ids_name(record.value):
-                tokenised[at] = record.value
-            else:
-                unreadable.append((at, record.why if isinstance(record, Rejected) else "the row has no input_ids"))
-        columns, misfits = columns_of(tokenised, places)
-        misfits = places.misfits("unusable-row", unreadable) + misfits
+    columns, misfits, places = columns_in(numbers, payload)
     parts = []
     for chosen in _by_mask(columns, numbers, misfits):
         of_part = {name: column.select(chosen) for name, column in columns.items()}
@@ -221,7 +225,7 @@ def token_parts(numbers: Int64s, payload: Any, dataset: Dataset | None = None) -
     return parts, [first[key] for key in kept]
 
 
-def _by_mask(columns: Mapping[str, Column], numbers: Int64s, misfits: Sequence[Misfit]) -> list[Bools]:
+def _by_mask(columns: Columns, numbers: Int64s, misfits: Sequence[Misfit]) -> list[Bools]:
     """The rows that have a mask, and those that have none: one or two arrays, bool of shape (rows,)."""
     # A list of length 0 is a row without this column.
     has_mask = [columns[name].lengths > 0 for name in TRAINED if name in columns]

@@ -18,7 +18,8 @@ from niels_gpt.inputs.arrays import NO_ID, NUMPY_HEADER, SNIFFED, TOKENS, ids_of
 from niels_gpt.inputs.megatron import MEGATRON
 from niels_gpt.inputs.parts import SLICE_BYTES, SLICE_ROWS, Slice, Tokens
 from niels_gpt.inputs.rows import Int64s
-from niels_gpt.inputs.token_formats import Ids, SplitFiles, TokenOptions, map_file
+from niels_gpt.inputs.token_formats import Ids, SplitFiles, TokenOptions, files_below, map_file
+from niels_gpt.progress import SILENT
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 # Without the id that ends documents a stream is cut into rows of so many tokens.
@@ -138,7 +139,7 @@ def _cuts(lengths: Int64s) -> Iterator[int]:
 
 def _first_file(path: Path) -> Path | None:
     """The file, or the first file of ids in a directory that is not empty."""
-    files = [path] if path.is_file() else sorted(file for kind in ("*.bin", "*.npy") for file in path.rglob(kind))
+    files = [path] if path.is_file() else files_below(path, (".bin", ".npy"), SILENT)
     return next((file for file in files if file.is_file() and file.stat().st_size), None)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from niels_gpt.errors import InputError, UsageError, storage_errors
 from niels_gpt.inputs.rows import Bools, Int64s
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.files.listing import FileList, why_not_below
 from niels_gpt.store.files import map_array
 from niels_gpt.store.gather import gather, slices_of_tokens
 
@@ -31,10 +33,12 @@ class TokenOptions:
     Attributes:
         eos_id: the id that ends documents, where the files do not record where documents end.
         dtype: one of `DTYPES`, where the files do not record it.
+        progress: told which files are passed over.
     """
 
     eos_id: int | None = None
     dtype: str | None = None
+    progress: Progress = SILENT
 
     def __post_init__(self) -> None:
         if self.dtype not in (None, *DTYPES):
@@ -94,6 +98,14 @@ class TokenFormat:
     name: str
     title: str
     open: Callable[[Path, TokenOptions], dict[str, SplitFiles]]
+
+
+def files_below(path: Path, suffixes: Sequence[str], progress: Progress) -> list[Path]:
+    """The files in a directory and below whose names end so, sorted; hidden and temporary ones are passed over."""
+    found = [file for file in sorted(path.rglob("*")) if file.suffix in suffixes]
+    why = {file: why_not_below(file.relative_to(path).as_posix(), None) for file in found}
+    FileList((), {str(file): reason for file, reason in why.items() if reason is not None}).recorded(progress)
+    return [file for file in found if why[file] is None]
 
 
 def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:

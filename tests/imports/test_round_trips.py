@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import random
 import re
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from niels_gpt.errors import InputError, StorageError, UsageError
 from niels_gpt.export import export
 from niels_gpt.imports import import_episodes
+from niels_gpt.progress import Progress
 from niels_gpt.store.kinds import open_manifest
 from niels_gpt.store.split import IndexedSplit
 from tests.export.sources import EOT, Row, as_written, episodes, random_rows
@@ -67,6 +70,32 @@ def write_parquet(path: Path, **columns: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(arrow.table(columns), path)
     return path
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "ROWS.JSONL", "rows.jsonl.gz", "rows.json", "rows.ndjson", "saved"])
+def test_rows_of_ids_in_any_file_of_rows(name: str, tmp_path: Path) -> None:
+    rows = [{"input_ids": [5, 6, 7], "labels": [-100, 6, 7]}, {"input_ids": [8, 9], "labels": [-100, 9]}]
+    path = tmp_path / name
+    if name == "saved":
+        pytest.importorskip("datasets").Dataset.from_list(rows).save_to_disk(str(path))
+    else:
+        lines = json.dumps(rows) if name == "rows.json" else "\n".join(map(json.dumps, rows))
+        path.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
+    import_episodes(path, "hf", tmp_path / "back")
+    assert read(tmp_path / "back") == [([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 1])]
+
+
+def test_hidden_files_are_passed_over_and_noted(tmp_path: Path) -> None:
+    for folder in ("in", "in/.ipynb_checkpoints", "in/__MACOSX"):
+        write_parquet(tmp_path / folder / "train.parquet", input_ids=[[1, 2]])
+        np.save(tmp_path / folder / "train.npy", np.array([[3, 4]]))
+    for form, ids in (("hf", [1, 2]), ("tokens", [3, 4])):
+        notes: list[str] = []
+        progress = Progress()
+        progress.note = notes.append  # type: ignore[method-assign]
+        import_episodes(tmp_path / "in", form, tmp_path / form, progress=progress)
+        assert [ids for ids, _ in read(tmp_path / form)] == [ids]
+        assert "hidden" in notes[0]
 
 
 def test_padding_of_a_foreign_dataset_goes_away(tmp_path: Path) -> None:
@@ -142,7 +171,7 @@ def test_masks_of_megatron_bridge_belong_to_the_targets(tmp_path: Path) -> None:
         ({"input_ids": [[1, 2, 3]], "labels": [[2, 3, -100]]}, r"shifted by one"),
         ({"input_ids": [[1, 2, 3]], "labels": [[9, 9, 9]]}, r"something else"),
         ({"input_ids": [[1, 2, 3]], "labels": [[1, 2]]}, r"row 0: 3 ids and 2 labels"),
-        ({"input_ids": [[1, 2, 3], None]}, r"row 1: input_ids holds null"),
+        ({"input_ids": [[1, 2, 3], None]}, r"row 1: input_ids is null"),
         ({"input_ids": [[1, -2, 3]]}, r"row 0: input_ids holds -2"),
         ({"input_ids": [[1, 2, 3]], "seq_lengths": [[2]]}, r"row 0: seq_lengths add up to"),
         ({"input_ids": [[1, 2, 3]], "seq_lengths": [[5, -2]]}, r"row 0: seq_lengths add up to"),
@@ -171,9 +200,9 @@ def test_files_that_are_cut(tmp_path: Path) -> None:
             import_episodes(tmp_path / "out", "megatron", tmp_path / "back")
         path.write_bytes(whole)
         assert not (tmp_path / "back").exists()
-    with pytest.raises(InputError, match="holds no parquet file"):
+    with pytest.raises(InputError, match=r"no file there ends in \.jsonl"):
         import_episodes(tmp_path / "out", "hf", tmp_path / "back")
-    with pytest.raises(InputError, match="no such file or directory"):
+    with pytest.raises(InputError, match="no such file"):
         import_episodes(tmp_path / "nowhere", "hf", tmp_path / "back")
     with pytest.raises(UsageError, match=r"did you mean 'megatron'"):
         import_episodes(tmp_path / "out", "megatorn", tmp_path / "back")

@@ -246,7 +246,7 @@ def _remote_files(file: RemoteFile, names: Sequence[str], passed: dict[str, str]
     for name, info in sorted(listed.items()):
         why = _EMPTY if info.get("size") == 0 else None
         if why is None and not _is_pattern(path):
-            why = _why_not_below(name.removeprefix(f"{path}/"), names, is_card=name == f"{path}/{CARD}")
+            why = why_not_below(name.removeprefix(f"{path}/"), names, is_card=name == f"{path}/{CARD}")
         if why is None:
             found.append(RemoteFile(beginning + name))
         else:
@@ -254,7 +254,7 @@ def _remote_files(file: RemoteFile, names: Sequence[str], passed: dict[str, str]
     return found
 
 
-def _why_not_below(below: str, names: Sequence[str], *, is_card: bool) -> str | None:
+def why_not_below(below: str, names: Sequence[str] | None, *, is_card: bool = False) -> str | None:
     """The same as for a file on this machine, from its path below the directory."""
     if is_card:
         return "the card of the data set"
