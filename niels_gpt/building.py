@@ -109,7 +109,7 @@ def kind_of(inputs: Inputs, kind: str | None = None, form: str | None = None, ma
     if form is not None or mapping:
         # With a mapping the caller says what the columns are: those of conversations.
         return "preferences" if form in FORMS else "episodes"
-    first = list_files(inputs[:1], (*TEXT_NAMES, *ROW_NAMES)).taken[0]
+    first = list_files(inputs[:1], tuple(dict.fromkeys((*TEXT_NAMES, *ROW_NAMES)))).taken[0]
     if format_of(first) == "text":
         return "pretrain"
     if preference_source([first], None) is not None:

@@ -175,6 +175,23 @@ def options_of(words: list[str]) -> tuple[str, set[str]]:
     return path, {name for name in names if name.startswith("-")} | {"--help"}
 
 
+def test_commands_that_the_package_advises_exist() -> None:
+    """In messages, help and docstrings: `niels-gpt WORD --option`, to the end of the quotation."""
+    files = [file for end in ("py", "toml") for file in (REPOSITORY / "niels_gpt").rglob(f"*.{end}")]
+    found = 0
+    for file in files:
+        # Adjacent literals are one text: a command may go on in the next line.
+        text = re.sub(r'"\s*\n\s*f?"', "", file.read_text(encoding="utf-8"))
+        for advice in re.findall(r"niels-gpt ([a-z][^`\"\n;)(,]*)", text):
+            words = advice.rstrip(" .:").split()
+            found += 1
+            path, known = options_of(words)
+            for word in words:
+                if re.fullmatch(r"--[a-z-]+", word):
+                    assert word in known, f"{file.name}: {path} has no {word}"
+    assert found > 80
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_options_of_commands_exist(page: Path) -> None:
     """Of the commands in all pages, also of those that need a model or the network and so are not run."""

@@ -121,6 +121,8 @@ def test_a_wrong_name_is_answered_before_a_tokenizer_is_loaded(
         ("show x --split tain", "'--split': Value error, 'tain' is not one of 'train', 'val'."),
         ("rendr", "No such command 'rendr'. Did you mean 'render'"),
         ("inf x", "No such command 'inf'. Did you mean 'info'?"),
+        ("cache build-pretrain x", "No such command 'cache'. Did you mean 'build'?"),
+        ("episodes verify x", "No such command 'episodes'. Did you mean 'verify'?"),
         ("build --kind sft x --out o --sed 3", "No such option: --sed (Possible options: --seed, --set)"),
         ("export x", "Missing option '--to'."),
         ("export", "Missing argument 'DATASET'."),

@@ -4,7 +4,7 @@
 
     build_cache.py        conversations or texts -> the files below             (needs a tokenizer)
     build_all.py          the caches of all named sources, with a copy of the tokenizer (tokenizer_copy.py)
-    cli.py                another name of `niels-gpt cache`
+    cli.py                `python -m niels_gpt.cache.cli build-all`
     ----------------------------------------------------------------------
     pretrain_dataset.py   random windows of token streams                        (needs numpy, torch, pydantic)
     sft_dataset.py        conversations with masked targets

@@ -46,7 +46,7 @@ class HelpCommand(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands, such as `niels-gpt cache`."""
+    """A group of commands, such as `niels-gpt tokenizer`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the page."""

@@ -7,6 +7,7 @@ importing all of them would take a second.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NamedTuple
@@ -126,6 +127,11 @@ class _Commands(CommandGroup):
         two = " ".join(args[:2])
         if len(args) > 1 and two in COMMANDS:
             return two, loaded(two), args[2:]
+        if args[0] not in self.commands:
+            # By the next word too: of `episodes build` and `cache build-pretrain` it is the one that names a command.
+            near = get_close_matches(args[0], self.commands, 1)
+            near = near or get_close_matches(" ".join(args[1:2]), self.commands, 1, 0.5)
+            raise UsageError(f"No such command '{args[0]}'." + "".join(f" Did you mean '{name}'?" for name in near))
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else loaded(name), rest
 
