@@ -93,7 +93,8 @@ class PreferenceSource:
         dataset = open_dataset(path)
         if dataset.manifest.get("kind") != "preferences":
             raise UsageError(
-                f"{path}: not a dataset of preferences; build one with: niels-gpt build PAIRS --kind preferences; for conversations: --to trl"
+                f"{path}: not a dataset of preferences; build one with: niels-gpt build PAIRS --kind preferences; for "
+                "conversations: --to trl"
             )
         self.source = Source(dataset, dataset.split(split))
         self._chosen, self._how, self._options = chosen, settings.how, settings.options
