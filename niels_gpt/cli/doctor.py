@@ -66,21 +66,18 @@ class ReportFlags:
     ] = False
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print it as SARIF 2.1.0.")] = False
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as markdown.")] = False
     file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file.", **IN_HOME)] = None
 
     @property
     def form(self) -> str:
-        """text, json, sarif or markdown.
+        """text, json or sarif.
 
         Raises:
-            UsageError: more than one of them is given.
+            UsageError: both are given.
         """
-        forms = {"json": self.as_json, "sarif": self.as_sarif, "markdown": self.as_markdown}
-        chosen = [name for name, is_set in forms.items() if is_set]
-        if len(chosen) > 1:
-            raise UsageError(f"--{' and --'.join(chosen)}: one form of report at a time; leave out the others")
-        return chosen[0] if chosen else "text"
+        if self.as_json and self.as_sarif:
+            raise UsageError("--json and --sarif: one form of report at a time; leave out the other")
+        return "json" if self.as_json else "sarif" if self.as_sarif else "text"
 
     @property
     def silenced(self) -> dict[str, str]:
@@ -290,7 +287,7 @@ def _exit_code(report: Report, fail_on: Level, *, strict: bool) -> int:
 def _write(report: Report, form: str, file: Path | None) -> None:
     """Print the report, or write it to a file, which is then complete or does not exist."""
     from niels_gpt.doctor.sarif import to_sarif
-    from niels_gpt.doctor.show import markdown, not_judged, render
+    from niels_gpt.doctor.show import not_judged, plain, render
 
     if form == "text" and file is None:
         out().print(render(report))
@@ -298,8 +295,8 @@ def _write(report: Report, form: str, file: Path | None) -> None:
     if form in ("json", "sarif"):
         value = report.to_json() if form == "json" else to_sarif(report)
         text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    else:  # text in a file is markdown
-        text = markdown(report)
+    else:
+        text = plain(report)
     if file is None:
         print(text, end="")  # not by rich, which would break long lines
         return

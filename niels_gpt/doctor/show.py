@@ -1,11 +1,11 @@
-"""A report to read: in a terminal with tokens in colour, or as markdown; and the words of rules."""
+"""A report to read: in a terminal with tokens in colour, or as plain text; and the words of rules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a report imports this module to show itself
     from niels_gpt.doctor.report import Finding, Report
 
 COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-SHOWN = 3  # pieces of evidence of a finding in the terminal; markdown has all
+SHOWN = 3  # pieces of evidence of a finding in the terminal; JSON has all
 
 
 def render_finding(finding: Finding) -> RenderableType:
@@ -76,18 +76,13 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
         (finding.rule, "bold"),
         f"  {finding.title}: {finding.summary}",
     )
-    compared = False
     for evidence in finding.evidence[:SHOWN]:
-        yield Padding(Text(f"{place_of(evidence)}: {_safe(evidence.note)}"), (0, 0, 0, 8))
+        yield Padding(Text(f"{_place_of(evidence)}: {_safe(evidence.note)}"), (0, 0, 0, 8))
         if evidence.window:
             yield Padding(_window(evidence), (0, 0, 0, 10))
-        # The table takes a screen, so it is shown for the first place only.
-        if is_masked_wrongly(finding, evidence) and not compared:
-            yield Padding(_comparison(evidence), (0, 0, 0, 10))
-            compared = True
-    more = more_places(finding, SHOWN)
-    if more:
-        yield Padding(Text(more, style="dim"), (0, 0, 0, 8))
+    more = finding.count - min(SHOWN, len(finding.evidence))
+    if more > 0 and finding.evidence and finding.rows:  # a finding about the input as a whole has no places
+        yield Padding(Text(f"and {more:,} more, in {finding.rows:,} rows", style="dim"), (0, 0, 0, 8))
     if finding.details:
         yield Padding(_details(finding), (0, 0, 0, 8))
     yield Padding(Text.assemble(("cause   ", "dim"), finding.cause), (0, 0, 0, 8))
@@ -108,7 +103,7 @@ def _details(finding: Finding) -> Table:
     return table
 
 
-def place_of(evidence: Evidence) -> str:
+def _place_of(evidence: Evidence) -> str:
     """The place of evidence: `chats.jsonl:17 (row 16), message 1, token 41`.
 
     Rows, messages and tokens are counted from 0, lines of files from 1.
@@ -137,35 +132,6 @@ def _window(evidence: Evidence) -> Text:
     return text
 
 
-def more_places(finding: Finding, shown: int) -> str:
-    """How many places are not shown; empty where all are."""
-    more = finding.count - min(shown, len(finding.evidence))
-    # A finding about the input as a whole has no places.
-    return f"and {more:,} more, in {finding.rows:,} rows" if more > 0 and finding.evidence and finding.rows else ""
-
-
-def is_masked_wrongly(finding: Finding, evidence: Evidence) -> bool:
-    """Whether the finding is about the mask, and the mask of the tokens shown is wrong."""
-    rule = RULES.get(finding.rule)
-    if rule is None or "mask" not in rule.needs:
-        return False
-    return any(t.expected is not None and t.expected != t.trained for t in evidence.window)
-
-
-def _comparison(evidence: Evidence) -> Table:
-    """The mask of a row beside the one expected by its format, token by token."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("token", "role", "mask", "should be"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
-    word_of = {None: "?", True: "trained", False: "."}
-    for token in evidence.window:
-        wrong = token.expected is not None and token.expected != token.trained
-        masks = (word_of[token.trained], word_of[token.expected])
-        text = Text(visible(token.text) or "∅")
-        table.add_row(text, token.role or "", *masks, style="bold" if wrong else "bright_black")
-    return table
-
-
 def _judged(report: Report) -> str:
     """How many rules were judged, and how places are numbered."""
     return f"judged: {report.judged} rules; rows, messages and tokens are counted from 0, lines of files from 1"
@@ -192,47 +158,12 @@ def not_judged(report: Report) -> str:
     return f"not judged: {count} of {count + report.judged} rules: {'; '.join(report.reasons())}"
 
 
-def markdown(report: Report) -> str:
-    """The report as markdown, for issues and build logs."""
-    lines = [f"# {_head(report).plain}", ""]
-    if report.skipped:
-        head, *lists = map(_plain, _not_judged_lines(report))
-        lines += [f"**{head}**", "", *lists, ""]
-    lines += [f"{_judged(report)}.", ""]
-    if not report.findings and not report.skipped:
-        lines += ["Nothing found.", ""]
-    for finding in report.findings:
-        lines += [f"## {finding.severity}: `{finding.rule}`", "", f"{finding.title}: {finding.summary}.", ""]
-        for evidence in finding.evidence:
-            lines.append(f"* `{_fenced(place_of(evidence))}`: {_plain(evidence.note)}")
-            if evidence.window:
-                lines.append(f"  `{_fenced(_bracketed(evidence))}`")
-            if is_masked_wrongly(finding, evidence):
-                lines.append(f"  should be `{_fenced(_bracketed(evidence, expected=True))}`")
-        if more_places(finding, len(finding.evidence)):
-            lines.append(f"* {more_places(finding, len(finding.evidence))}")
-        # In angle brackets, as some readers of markdown do not link bare addresses.
-        thread = f"<{finding.thread}>" if finding.thread.startswith("https:") else finding.thread
-        lines += ["", f"Cause: {finding.cause}", "", f"Fix: {finding.fix}", "", f"Thread: {thread}", ""]
-    for silenced in report.silenced:
-        lines += [f"Silenced: `{silenced.finding.rule}` ({_plain(silenced.reason)})", ""]
-    return "\n".join(lines)
-
-
-def _bracketed(evidence: Evidence, *, expected: bool = False) -> str:
-    """The tokens of a window, those that are trained (or should be) in brackets."""
-    marked = ((token, token.expected if expected else token.trained) for token in evidence.window)
-    return " ".join(f"[{visible(token.text)}]" if is_marked else visible(token.text) for token, is_marked in marked)
-
-
-def _fenced(text: str) -> str:
-    """Text for a code span of markdown, in which no character can be escaped: a backtick would end it."""
-    return text.replace("`", "'")
-
-
-def _plain(text: str) -> str:
-    """Text with all markdown and HTML escaped."""
-    return "".join(f"\\{c}" if c in "\\`*_[]<>#|!" else c for c in _safe(text))
+def plain(report: Report) -> str:
+    """The report as text without colours, for a file; long lines are not broken."""
+    console = Console(width=10_000, color_system=None)
+    with console.capture() as captured:
+        console.print(render(report))
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
 
 
 def explain(rule: Rule) -> RenderableType:

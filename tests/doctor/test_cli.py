@@ -117,11 +117,11 @@ def test_the_report_as_json_is_its_contract(run_cli: Run, broken: Path) -> None:
 
 
 def test_reports_in_files_replace_them_whole(run_cli: Run, broken: Path, tmp_path: Path) -> None:
-    target = tmp_path / "report.md"
-    done = run_cli("doctor", broken, *CHATML, "--markdown", "--out", target)
+    target = tmp_path / "report.txt"
+    done = run_cli("doctor", broken, *CHATML, "--out", target)
     assert done.returncode == 1
-    assert "## error: `mask-all-zero`" in target.read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+    assert "error   mask-all-zero  " in target.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.txt"]
 
 
 def test_every_rule_can_be_explained(run_cli: Run) -> None:
