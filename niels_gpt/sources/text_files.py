@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, ClassVar
 
-from niels_gpt.errors import DataError, InputError
+from niels_gpt.errors import DataError, InputError, shown
 from niels_gpt.sources.base import TextSource
 from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.formats import Name, format_of
@@ -129,9 +129,11 @@ def _document(record: Record) -> Document | Rejected:
     row, where = record.value, record.where
     if isinstance(row, str):
         return Document(where, row)
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+    if not isinstance(row, dict) or "text" not in row:
         keys = ", ".join(map(repr, row)) if isinstance(row, dict) else type(row).__name__
         return Rejected(where, "no_text", f"{where}: expected a string under 'text'; found: {keys or 'none'}")
+    if not isinstance(row["text"], str):
+        return Rejected(where, "no_text", f"{where}: 'text' is {shown(row['text'])}; expected a string")
     return Document(where, row["text"])
 
 
