@@ -64,8 +64,8 @@ def test_refused_before_any_work(
     recipe = RECIPE.format(tokenizer=tokenizer_dir, chats=chats_file())
     Path(tmp_path / "exports.toml").write_text(recipe + '[[exports]]\nto = "trl"\n')
     Path(tmp_path / "near.toml").write_text(recipe + "[duplicates]\nnear = 0.8\n")
-    for name in ("chats.parquet", "chats.jsonl.zst"):
-        Path(tmp_path / name).write_bytes(b"-")
+    for name, head in (("chats.parquet", b"PAR1" * 3), ("chats.jsonl.zst", b"\x28\xb5\x2f\xfd" * 3)):
+        Path(tmp_path / name).write_bytes(head)
     (tmp_path / "missing").mkdir()
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)

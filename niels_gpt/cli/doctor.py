@@ -118,22 +118,9 @@ class RowFlags:
         str | None,
         typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are in it, too.", **IN_HOME),
     ] = None
-    length: Annotated[
+    max_length: Annotated[
         int | None, sequence_length("The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH)
     ] = None
-
-    def keywords(self) -> dict[str, Any]:
-        """These options as `diagnose` takes them."""
-        return {
-            "split": self.split,
-            "form": self.form,
-            "sample": self.sample,
-            "seed": self.seed,
-            "max_length": self.length,
-            "validation": self.validation,
-            "fix": self.fix,
-            "workers": self.workers or cores(),
-        }
 
 
 @dataclass(frozen=True)
@@ -240,7 +227,12 @@ def doctor(
 
     # Lines of progress would be between those of a report that a program reads from a terminal.
     with ShownProgress(quiet=report_form != "text" and report.file is None) as progress:
-        options = rows.keywords() | {"loss_on": loss_on, "silence": silence, "evidence": report.evidence}
+        options = vars(rows) | {
+            "workers": rows.workers or cores(),
+            "loss_on": loss_on,
+            "silence": silence,
+            "evidence": report.evidence,
+        }
         found = diagnose(inputs.source, inputs.other, chats=inputs.chats, progress=progress, **options, **renderer)
     # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
     rendered = inputs.other is None and found.source.get("kind") == "chats"

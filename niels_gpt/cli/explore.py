@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
@@ -15,11 +14,9 @@ from niels_gpt.cli.options import (
     RendererOption,
     RowFormat,
     Template,
-    note_automatic,
     renderer_options,
 )
 from niels_gpt.cli.paths import EXISTING_TOKENIZER, existing, existing_or_hub
-from niels_gpt.cli.terminal import out
 
 
 def explore(
@@ -64,21 +61,18 @@ def explore(
     # Paths, renderer and report are checked before the server starts, so that an error is in the terminal.
     if path is not None:
         existing_or_hub(path)
-    options = renderer_options(renderer, renderer_option, template, date)
-    from niels_gpt.explorer.api import Explorer, open_dataset
-    from niels_gpt.explorer.findings import read_findings
-    from niels_gpt.explorer.renderer_list import RendererList
+    chosen = renderer_options(renderer, renderer_option, template, date)
+    import niels_gpt as ng
 
-    listed = RendererList(tokenizer or (), options)
-    report = None if findings is None else read_findings(findings)
-    from niels_gpt.explorer.server import serve  # here, because it needs the extra
-
-    explorer = Explorer(listed, open_dataset(path, listed, form), report)
-    if listed.tokenizers:
-        # Rows are shown with the first tokenizer unless the page chooses another.
-        note_automatic(options, next(iter(listed.tokenizers.values())))
-
-    def announce(address: str) -> None:
-        out().print(Text.assemble("explorer at ", (address, "bold"), "  (Ctrl-C ends it)"), soft_wrap=True)
-
-    serve(explorer, port=port, browser=browser, announce=announce)
+    ng.explore(
+        path,
+        tokenizers=tokenizer or (),
+        renderer_name=chosen.name,
+        renderer_options=chosen.options,
+        template=template,
+        date=date,
+        format=form,
+        findings=findings,
+        port=port,
+        browser=browser,
+    )

@@ -12,11 +12,10 @@ What is only a name (on the hub, in a store) and patterns are left to the reader
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from niels_gpt.errors import InputError, MissingExtra
+from niels_gpt.errors import InputError
 
 CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
 
@@ -24,7 +23,7 @@ CHAT_SUFFIXES: Final = (".jsonl", ".json", ".parquet", ".gz", ".zst")
 def existing(expected: str = "", what: str = "file or directory") -> dict[str, Any]:
     """typer settings of a path or a list of paths: a missing one is refused before any library is loaded.
 
-    So is one that no installed library can read. Patterns and URLs are left to the reader, which resolves them.
+    Patterns and URLs are left to the reader, which resolves them.
 
     Args:
         expected: what the file should be, for the message.
@@ -37,30 +36,9 @@ def existing(expected: str = "", what: str = "file or directory") -> dict[str, A
             if "://" not in text and not any(sign in text for sign in "*?[") and not _is_there(text):
                 remedy = f"expected {expected}. Check the path" if expected else "check the path"
                 raise InputError(f"{text}: no such {what}; {remedy} (it is relative to {Path.cwd()})")
-            _check_libraries_of(text)
         return in_home(value)
 
     return {"callback": checked}
-
-
-# What reads a path or URL, by its beginning or end. The readers check this too, but a tokenizer may be loaded by then.
-_LIBRARIES: Final = (
-    (("s3://", "s3a://"), (), "s3fs"),
-    (("hf://",), (), "huggingface_hub"),
-    ((), (".parquet", ".arrow", ".zst"), "pyarrow"),
-)
-
-
-def _check_libraries_of(text: str) -> None:
-    """Raise `MissingExtra` if a library that reads a path or URL is not installed."""
-    libraries = [
-        library for beginnings, ends, library in _LIBRARIES if text.startswith(beginnings) or text.endswith(ends)
-    ]
-    # fsspec last: s3fs brings it, so a user who lacks both installs one extra and is not refused again.
-    for library in [*libraries, *(["fsspec"] if "://" in text else [])]:
-        # Found, but not imported, which may take seconds.
-        if find_spec(library) is None:
-            raise MissingExtra(library)
 
 
 def in_home(value: Any) -> Any:
