@@ -112,6 +112,7 @@ def _contiguous(dataset: Path, packed: Path, B: int, T: int) -> list[Result]:
         nonlocal position
         position = (position + B) % (len(starts) - B)
         drawn = starts[order.rows(0, position, position + B)]
+        drawn = np.minimum(drawn, len(windows[0]) - 1)  # the file may end with a row that is not full
         return [of_file[drawn] for of_file in windows]
 
     map_pages(ours)

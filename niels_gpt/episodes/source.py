@@ -83,12 +83,12 @@ class Source(torch.utils.data.Dataset[B], ABC):
     several threads and processes may ask for any places at once.
 
     Attributes:
-        split: the files.
+        split: the files: an `IndexedSplit`, or the windows of a token stream.
         order: which row is at which position, and the seed.
         batching: sizes and ranks.
     """
 
-    split: IndexedSplit
+    split: Any
     order: Order
     batching: Batching
 
@@ -228,6 +228,7 @@ class EpisodeSource(Source[Batch]):
         uses_mask: whether `mask` says what is trained: the dataset has masks, or is one of windows, and they are used.
     """
 
+    split: IndexedSplit
     options: RowOptions
     plan: PackPlan | None = None
 

@@ -13,22 +13,26 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order.order import Group, random_rows
-from niels_gpt.episodes.order.states import Place, place_in, state_of
-from niels_gpt.episodes.rows import Array, Column, RowSpans
+from niels_gpt.episodes.loader import Loader
+from niels_gpt.episodes.order.order import EMPTY, Group, random_rows
+from niels_gpt.episodes.order.states import Place
+from niels_gpt.episodes.rows import Column, RowSpans
 from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
+from niels_gpt.episodes.source import Batching, Source
 from niels_gpt.errors import CacheError, UsageError, without_passwords
-from niels_gpt.format import gather
-from niels_gpt.format.collate import to_device
+from niels_gpt.format.gather import shifted, targets_of
 from niels_gpt.required_torch import torch
 from niels_gpt.store.files import samples
+from niels_gpt.store.gather import Int64s
 from niels_gpt.store.index_sets import Span
 from niels_gpt.store.kinds import is_episode_indexed_dataset, meta_beside
 from niels_gpt.store.published import is_url
@@ -55,7 +59,7 @@ def make_data_loader(
     return GPTEpisodeDataLoader(config, tokenizer, dataset_dir, **options)
 
 
-class GPTDataLoader:
+class GPTDataLoader(Loader[Batch]):
     """Random windows of block_size + 1 tokens from one file or shards; every window of every file is equally likely.
 
     `dataset_dir/train` (and `val`) may hold `tokens.bin` (uint32) with an optional `mask.bin`; or the same in
@@ -68,6 +72,8 @@ class GPTDataLoader:
         epoch_seed: of the windows; default the config's, else 42.
         episode_settings: fields of `TrainingConfig` that concern episodes only; checked, and without effect here.
         rank, world_size: default those of torch.distributed if it is initialised. `batch_size` is each rank's.
+
+    States, `next_batch`, `prefetch` and what else it has are those of `Loader`; there are no epochs.
 
     Raises:
         UsageError: an argument out of range, or every file has fewer than block_size + 1 tokens.
@@ -86,6 +92,7 @@ class GPTDataLoader:
         world_size: int | None = None,
         **episode_settings: Any,
     ) -> None:
+        super().__init__()
         del tokenizer
         if dataset_dir is None:
             raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
@@ -97,23 +104,17 @@ class GPTDataLoader:
             )
         keywords = {"use_loss_mask": use_loss_mask, "epoch_seed": epoch_seed} | episode_settings
         self.config, self.batch_size, self.block_size = resolve(config, "token_stream", keywords)
-        self.dataset_dir = Path(dataset_dir)
+        self.device, self.dataset_dir = self.config.device, Path(dataset_dir)
         self.rank, self.world_size = ranks(rank, world_size)
-        # One more token than inputs: the target of the last input.
-        width = self.block_size + 1
-        self._splits = {
-            name: _Windows(files, width, self.config.epoch_seed)
-            for name in SPLITS
-            if (files := _find(self.dataset_dir / name))
-        }
-        if not self._splits:
+        found = [name for name in SPLITS if _find(self.dataset_dir / name)]
+        if not found:
             raise CacheError(
                 f"{self.dataset_dir}: no token stream: expected train/tokens.bin, train/shard_00000/tokens.bin or "
-                "train/shard_00000.bin. Build one with: niels-gpt build"
+                "train/shard_00000.bin. Build one with: niels-gpt cache build-pretrain"
             )
-        self._positions = dict.fromkeys(self._splits, 0)
-        self._warned = False
         ensure_log_output()
+        for name in found:
+            self.batch_source(name)  # raises what is wrong now, not at the first step
         if is_episode_indexed_dataset(self.dataset_dir):
             _log.warning(
                 "[DataLoader] %s holds episodes, and windows cross their boundaries; dataset_mode sft_episode reads "
@@ -127,60 +128,21 @@ class GPTDataLoader:
         Raises:
             UsageError, CacheError: no such split.
         """
-        windows = self._split(split)
-        B = self.batch_size
-        # Positions count windows over all ranks: 2 ranks of 4 read 0-3 and 4-7, then 8-11 and 12-15.
-        first = self._positions[split] + self.rank * B
-        spans = windows.draw(first, first + B)
-        masks = None if self.config.use_loss_mask is False else windows.masks
-        if masks is None and self.config.use_loss_mask and not self._warned:
-            self._warned = True
+        source, batch = self.batch_source(split), self.next_batch(split)
+        assert isinstance(source, RandomWindows)
+        return (batch.x, batch.y) if source.masks is None else (batch.x, batch.y, batch.mask)
+
+    def _open(self, split: str) -> RandomWindows:
+        """See `Loader`."""
+        folder = self.dataset_dir / split
+        if not _find(folder):
+            raise CacheError(f"{folder}: no tokens; this dataset has no {split} split")
+        windows = TokenWindows(folder, self.block_size + 1)
+        if windows.masks is None and self.config.use_loss_mask:
             _log.warning("[DataLoader] split=%s: no loss mask, get_batch returns (x, y): %s", split, windows.no_mask)
-        arrays = windows.arrays(spans, masks)
-        tensors = tuple(to_device(torch.from_numpy(array), self.config.device) for array in arrays)
-        self._positions[split] += B * self.world_size  # only now: after an error, the next call makes this batch again
-        return tensors
-
-    def state_dict(self, split: str = "train") -> dict[str, Any]:
-        """The place of the next batch; `position` counts windows over all ranks, `epoch` is always 0."""
-        windows = self._split(split)
-        place = Place(0, self._positions[split])
-        return state_of(place, fingerprint=windows.fingerprint, seed=self.config.epoch_seed)
-
-    def load_state_dict(self, state: dict[str, Any], split: str = "train") -> None:
-        """Continue where a state was taken, perhaps with another number of ranks.
-
-        Raises:
-            Mismatch: the state is of other files, another block_size or another seed. UsageError: it is not a state.
-        """
-        windows = self._split(split)
-        place = place_in(
-            state,
-            fingerprint=windows.fingerprint,
-            seed=self.config.epoch_seed,
-            rows=None,
-        )
-        self._positions[split] = place.position
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled for another process, the loader opens its files again there, and continues from the same place."""
-        ranks = {"rank": self.rank, "world_size": self.world_size}
-        # Rank and world size are passed on: in the other process torch.distributed may not be initialised.
-        return _reopen, (self.config, self.dataset_dir, ranks, {name: self.state_dict(name) for name in self._splits})
-
-    def _split(self, split: str) -> _Windows:
-        if split not in SPLITS:
-            raise UsageError(f"split is {split!r}; expected 'train' or 'val'")
-        if split not in self._splits:
-            raise CacheError(f"{self.dataset_dir / split}: no tokens; this dataset has no {split} split")
-        return self._splits[split]
-
-
-def _reopen(config: Any, dataset_dir: Path, ranks: dict[str, Any], states: dict[str, dict[str, Any]]) -> GPTDataLoader:
-    loader = GPTDataLoader(config, None, dataset_dir, **ranks)
-    for split, state in states.items():
-        loader.load_state_dict(state, split)
-    return loader
+        order = random_rows([Group("windows", Span(0, windows.n))], [1], self.config.epoch_seed)
+        batching = Batching(self.batch_size, True, self.rank, self.world_size)
+        return RandomWindows(windows, order, batching, self.config.use_loss_mask is not False)
 
 
 @dataclass(frozen=True)
@@ -193,10 +155,18 @@ class _File:
     no_mask: str
 
 
-class _Windows:
-    """All windows of some files, numbered through: files with 3 and 5 windows have the numbers 0-2 and 3-7."""
+class TokenWindows:
+    """All windows of the files of a split, numbered through: files with 3 and 5 windows have the numbers 0-2 and 3-7.
 
-    def __init__(self, files: list[_File], width: int, seed: int) -> None:
+    Attributes:
+        n: how many windows there are.
+        tokens, masks: of all files; `masks` is `None` unless every file has one.
+        no_mask: why there are none.
+    """
+
+    def __init__(self, folder: Path, width: int) -> None:
+        self.folder, self.width, self.name, self.datasets = folder, width, folder.name, [folder.parent]
+        self.files = files = _find(folder)
         # A file of 7 tokens has 5 windows of 3; one that is too short has none.
         counts = np.array([max(0, len(file.tokens) - width + 1) for file in files])
         if not counts.any():
@@ -204,47 +174,88 @@ class _Windows:
             raise UsageError(
                 f"block_size + 1 = {width:,} tokens fit into no file (tokens: {sizes}); use a smaller block_size"
             )
-        self.width = width
-        self._first = np.cumsum(counts) - counts
-        self._order = random_rows([Group("windows", Span(0, int(counts.sum())))], [1], seed)
+        self._first, self.n = np.cumsum(counts) - counts, int(counts.sum())
         self.tokens = Column([file.tokens for file in files])
         masks = [file.mask for file in files if file.mask is not None]
         # Of all files or of none: a batch has windows of several, and returns one kind of tuple.
         self.masks = Column(masks) if len(masks) == len(files) else None
         self.no_mask = next((file.no_mask for file in files if file.mask is None), "")
-        digest = hashlib.blake2b(json.dumps(self._order.describe()).encode(), digest_size=16)
-        for file in files:
-            for part in samples(file.tokens):
-                digest.update(part)
-        digest.update(json.dumps(["block_size", width - 1]).encode())
-        self.fingerprint = digest.hexdigest()
 
-    def draw(self, start: int, stop: int) -> RowSpans:
-        """The windows at these positions of the endless random sequence, one a row."""
-        numbers = self._order.rows(0, start, stop)
-        # Files of 3 and 5 windows have first 0 3: window 4 has two entries at or below it, so the file is number 1.
-        shard = np.searchsorted(self._first, numbers, side="right") - 1
-        n = len(numbers)
+    def spans(self, numbers: Int64s) -> RowSpans:
+        """These windows, one a row; `EMPTY` ones come last."""
+        row = np.flatnonzero(numbers != EMPTY)
+        found = numbers[row]
+        # Files of 3 and 5 windows have first 0 3: window 4 has two entries at or below it, so the file is number 1,
+        # and it is window 4 - 3 = 1 there.
+        shard = np.searchsorted(self._first, found, side="right") - 1
         return RowSpans(
-            n,
+            len(numbers),
             self.width,
-            row=np.arange(n),
-            episode=numbers,
+            row=row,
+            episode=found,
             shard=shard,
-            # Window 4 of files with 3 and 5 windows is window 4 - 3 = 1 of the second.
-            start=numbers - self._first[shard],
-            length=np.full(n, self.width),
-            # A window is always whole; nothing of it is cut off.
-            cut=np.zeros(n, dtype=np.bool_),
+            start=found - self._first[shard],
+            length=np.full(len(row), self.width),
+            cut=np.zeros(len(row), dtype=np.bool_),  # a window is always whole
         )
 
-    def arrays(self, spans: RowSpans, masks: Column | None) -> tuple[Array, ...]:
-        """`x` and `y` of these windows, int64 of shape (windows, width - 1); with `masks` also that of `y`, float32."""
-        x_and_y = gather.shifted(self.tokens.rows(spans, 0))
-        if masks is None:
-            return x_and_y
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled for another process, the files are opened again there."""
+        return type(self), (self.folder, self.width)
+
+
+@dataclass(eq=False)
+class RandomWindows(Source[Batch]):
+    """Batches of windows; the masks of the files count if `use_mask` says so, else every target does."""
+
+    split: TokenWindows
+    use_mask: bool
+
+    @property
+    def masks(self) -> Column | None:
+        """The masks that are used."""
+        return self.split.masks if self.use_mask else None
+
+    @property
+    def n_rows(self) -> int:
+        """See `Source`."""
+        return self.split.n
+
+    def made(self, rows: Int64s, place: Place, state: dict[str, Any]) -> Batch:
+        """See `Source`."""
+        spans, masks = self.split.spans(rows[self.batching.own]), self.masks
+        x, y = shifted(self.split.tokens.rows(spans, 0))
         # The mask of a target is that of its own token, so the first token's is left out.
-        return *x_and_y, gather.targets_of(masks.rows(spans, 0)).astype(np.float32, order="C")
+        weights = targets_of(spans.token_mask if masks is None else masks.rows(spans, 0))
+        mask = weights.astype(np.float32, order="C")
+        return Batch(
+            x=torch.from_numpy(x),
+            y=torch.from_numpy(y),
+            mask=torch.from_numpy(mask),
+            episodes=spans.episode,
+            num_trained_tokens=int(np.count_nonzero(mask)),
+            mask_sum=float(mask.sum(dtype=np.float64)),
+            num_tokens=int(spans.used.sum()),
+            lengths=spans.used,
+            state=state,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """See `Source`: of the files and the size of windows."""
+        digest = hashlib.blake2b(json.dumps(self.order.describe()).encode(), digest_size=16)
+        for file in self.split.files:
+            for part in samples(file.tokens):
+                digest.update(part)
+        digest.update(json.dumps(["block_size", self.split.width - 1]).encode())
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """See `Source`."""
+        return {"block_size": self.split.width - 1}
+
+    def log_epoch(self, epoch: int) -> None:
+        """See `Source`; there are no epochs."""
 
 
 def _find(split: Path) -> list[_File]:

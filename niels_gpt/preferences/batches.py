@@ -27,6 +27,7 @@ from niels_gpt.required_torch import torch
 from niels_gpt.store.gather import Int64s
 from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.store.schema import COMPLETION
+from niels_gpt.store.split import IndexedSplit
 
 # What a row of padding says of itself: no rank, label, score and margin, see `PreferenceBatch`.
 NO_RECORD = np.zeros((), dtype=COMPLETION)
@@ -118,6 +119,7 @@ class PreferenceSource(Source[PreferenceBatch]):
         multiple: pad to the longest row of a batch, rounded up to a multiple of this; `None`: always to the width.
     """
 
+    split: IndexedSplit
     groups: PreferenceSplit
     pad_id: int
     multiple: int | None = None

@@ -36,11 +36,6 @@ FITTING = [length for length in LENGTHS if length <= 13]
 TYPES = types_for(FITTING)
 
 
-def epoch_of(schedule: Order, epoch: int) -> list[int]:
-    assert schedule.n is not None
-    return schedule.rows(epoch, 0, schedule.n).tolist()
-
-
 # Steps from place to place
 
 

@@ -15,9 +15,8 @@ from niels_gpt.datasets import open_dataset
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import CacheError, DataError, UsageError
 from niels_gpt.preferences.dataset import Fitting, PreferenceSplit, summarise
-from niels_gpt.preferences.encode import PreferenceTask, shared_prompt
+from niels_gpt.preferences.encode import shared_prompt
 from niels_gpt.progress import Progress
-from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.store.schema import COMPLETION
 from niels_gpt.store.verify import verify_dataset
 from tests.preferences.made import built, labelled, pairs, ranked
@@ -69,30 +68,6 @@ def test_any_executor_gives_the_same_bytes(tmp_path: Path, rows: list[dict[str, 
     assert len(folders) > 3
     for folder in folders:  # no group is cut
         assert np.fromfile(folder / "completions.bin", COMPLETION)["number"][0] == 0
-
-
-def test_a_build_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = ranked(40)
-    plain = hashes(built(tmp_path / "plain", rows))
-    encoded, chunks = [0], PreferenceTask.chunks
-
-    def stopping(self: PreferenceTask, rows: Any, rejections: Any) -> Any:
-        encoded[0] += 1
-        if encoded[0] == 5:
-            raise KeyboardInterrupt
-        return chunks(self, rows, rejections)
-
-    monkeypatch.setattr(PreferenceTask, "chunks", stopping)
-    executor = UnitExecutor(LocalRunner(1), slice_bytes=900)
-    with pytest.raises(KeyboardInterrupt):
-        built(tmp_path / "units", rows, executor=executor)
-    assert not (tmp_path / "units" / "out").exists()
-    assert (tmp_path / "units" / ".out.units").is_dir()
-    assert hashes(built(tmp_path / "units", rows, executor=UnitExecutor(LocalRunner(1), slice_bytes=900))) == plain
-    units = sum(1 for _ in preference_files([str(tmp_path / "units" / "rows.jsonl")]).slices(900))
-    assert units > 6
-    assert encoded[0] == units + 1  # only the unit that was stopped is built once more
-    assert sorted(path.name for path in (tmp_path / "units").iterdir()) == ["out", "rows.jsonl"]
 
 
 def test_completions_of_a_row_are_in_one_split(tmp_path: Path) -> None:

@@ -104,16 +104,6 @@ def test_missing_groups_are_padding(folder: Path) -> None:
     assert len(last.pairs()) == last.num_groups
 
 
-@pytest.mark.parametrize("name", ["pairs", "ranked", "labelled"])
-def test_ranks_see_parts_of_the_same_batches(folder: Path, name: str) -> None:
-    one = loader(folder, name, batch_size=4)
-    two = [loader(folder, name, batch_size=2, rank=rank, world_size=2) for rank in range(2)]
-    for _ in range(12):
-        whole, parts = one.next_batch(), [each.next_batch() for each in two]
-        assert whole.groups.tolist() == [group for part in parts for group in part.groups.tolist()]
-        assert [part.global_num_groups for part in parts] == [whole.num_groups] * 2
-
-
 @pytest.mark.parametrize("at", [0, 1, 5, 9, 17])
 def test_resuming_anywhere(folder: Path, at: int) -> None:
     first = loader(folder)
