@@ -153,15 +153,7 @@ def test_contaminated_rows_are_named(tmp_path: Path) -> None:
     "answer",
     [
         {"content": "5", "reasoning_content": "{}"},
-        {"content": "5", "reasoning": "{}"},
-        {"content": "5", "thinking": "{}"},
         {"content": [{"type": "thinking", "thinking": "{}"}, {"type": "text", "text": "5"}]},
-        {
-            "content": [
-                {"type": "thinking", "thinking": [{"type": "text", "text": "{}"}]},
-                {"type": "text", "text": "5"},
-            ]
-        },
         {"content": [{"type": "text", "text": "{}"}]},
         {"content": "{}"},
     ],
@@ -328,40 +320,3 @@ def test_bands_find_pairs_at_the_threshold() -> None:
 def test_options_out_of_range(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=re.escape(expected)):
         DuplicateOptions(**options)
-
-
-# ---- filters
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"min_messages": 3}, "too_few_messages"),
-        ({"max_messages": 1}, "too_many_messages"),
-        ({"min_characters": 100}, "too_few_characters"),
-        ({"max_characters": 5}, "too_many_characters"),
-        ({"min_answer_characters": 20}, "short_answer"),
-        ({"match": "(?i)berlin"}, "not_matched"),
-        ({"match": "(?i)PARIS", "role": "user"}, "not_matched"),
-        ({"exclude": "Paris"}, "excluded"),
-        ({"exclude": "hmm"}, "excluded"),  # reasoning is searched too
-        ({"exclude": "capital", "role": "assistant"}, None),
-        ({"match": "Paris", "min_messages": 2, "max_characters": 100}, None),
-        ({}, None),
-    ],
-)
-def test_filters(options: dict[str, Any], expected: str | None) -> None:
-    chat = Conversation(
-        [
-            {"role": "user", "content": [{"type": "text", "text": "the capital?"}]},
-            {"role": "assistant", "content": "Paris.", "reasoning_content": "hmm"},
-        ]
-    )
-    (reason,) = RowFilters(**options).reasons([chat])
-    assert (reason and reason[0]) == expected
-
-
-def test_a_call_without_content_is_no_short_answer() -> None:
-    call = {"function": {"name": "f", "arguments": "{}"}}
-    chat = Conversation([{"role": "assistant", "content": "", "tool_calls": [call]}])  # type: ignore[list-item, typeddict-item]
-    assert RowFilters(min_answer_characters=2).reasons([chat]) == [None]
