@@ -9,6 +9,7 @@ import pty
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from niels_gpt.progress import Progress
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
-from niels_gpt.sources.curation.filters import Filtered, RowFilters
+from niels_gpt.sources.curation.filters import RowFilters
 from niels_gpt.sources.files.hashed_files import fingerprint
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.text_files import text_files
@@ -92,7 +93,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
     "array": lambda folder: chat_files([folder / "c.json"]),
     "parquet": lambda folder: chat_files([folder / "d.parquet"]),
     "several": lambda folder: chat_files([folder / "a.jsonl", folder / "d.parquet"]),
-    "filtered": lambda folder: Filtered(chat_files([folder / "a.jsonl"]), (RowFilters(min_messages=1),)),
+    "filtered": lambda folder: replace(chat_files([folder / "a.jsonl"]), checks=(RowFilters(min_messages=1),)),
     "preferences": lambda folder: preference_files([folder / "pairs.jsonl"]),
     "texts": lambda folder: text_files([folder / "text.jsonl", folder / "large.txt"]),
 }

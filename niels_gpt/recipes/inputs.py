@@ -38,7 +38,7 @@ from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, table_path
-from niels_gpt.sources.curation.filters import Filtered, RowCheck
+from niels_gpt.sources.curation.filters import RowCheck
 from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.sources.files.listing import pinned
 from niels_gpt.sources.functions import RowFunction
@@ -121,11 +121,11 @@ def open_recipe(
     # After the encoder, because ids of another tokenizer are refused.
     stored = {name: _config_of_dataset(name, folder, encoder) for name, folder in datasets.items()}
     checks = _checks(loaded, tables)
-    sources = {name: _checked(files[name], checks[name]) for name in files}
+    sources = {name: replace(files[name], checks=tuple(checks[name])) for name in files}
     if recipe.duplicates is not None and duplicates:
         # After the other checks: otherwise, of two equal rows, the retained one could be one that a filter leaves out.
-        found = _duplicates(loaded, sources, files, progress)
-        sources = {name: _checked(files[name], [*checks[name], found[name]]) for name in files}
+        found = _duplicates(loaded, sources, progress)
+        sources = {name: replace(source, checks=(*source.checks, found[name])) for name, source in sources.items()}
     configs = stored | {name: source.config(progress) for name, source in sources.items()}
     return OpenedRecipe(loaded, sources, datasets, configs, encoder)
 
@@ -215,20 +215,11 @@ def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | No
         raise InputError(f"source {table.name}: {error}") from error
 
 
-def _checked(source: ChatFiles, checks: Sequence[RowCheck]) -> ChatSource:
-    return Filtered(source, tuple(checks)) if checks else source
-
-
-def _duplicates(
-    loaded: LoadedRecipe,
-    sources: Mapping[str, ChatSource],
-    files: Mapping[str, ChatFiles],
-    progress: Progress,
-) -> dict[str, Duplicates]:
+def _duplicates(loaded: LoadedRecipe, sources: Mapping[str, ChatFiles], progress: Progress) -> dict[str, Duplicates]:
     """The check for duplicates of each source. If an earlier run searched the same rows, its result is used again."""
     options, folder = loaded.recipe.duplicates, loaded.place(loaded.recipe.out) / "duplicates"
     assert options is not None
-    names = {name: [str(file) for file in source.files] for name, source in files.items()}
+    names = {name: [str(file) for file in source.files] for name, source in sources.items()}
     wanted = json_bytes(
         {
             "sources": {name: source.config(progress) for name, source in sources.items()},

@@ -18,6 +18,7 @@ from niels_gpt.errors import MessageError, UsageError, shown
 from niels_gpt.messages import Conversation
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.base import ChatSource
+from niels_gpt.sources.curation.filters import RowCheck, checked
 from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
 from niels_gpt.sources.files.listing import ROW_NAMES, list_files
@@ -40,6 +41,7 @@ class ChatFiles(FileSource[Conversation], ChatSource):
     Args:
         dialect: one of `shapes.DIALECTS`; `None` takes that of the first row of each file that has the keys of one.
         mapping: how the rows are renamed before they are read.
+        checks: which rows are left out on purpose, see `curation`.
         detected: the dialects of the files, once they are detected.
 
     Raises:
@@ -49,6 +51,7 @@ class ChatFiles(FileSource[Conversation], ChatSource):
 
     dialect: str | None = None
     mapping: RowMapping = NO_MAPPING
+    checks: tuple[RowCheck, ...] = ()
     detected: tuple[str | None, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -59,9 +62,12 @@ class ChatFiles(FileSource[Conversation], ChatSource):
             raise UsageError(f"the columns make rows of {implied}, and the format is {self.dialect}; leave one out")
 
     def facts(self) -> dict[str, Any]:
-        """The dialect of a single file, and the mapping."""
-        one = {"dialect": self.dialect_of(self.files[0])} if self._is_one else {}
-        return {**one, **self.mapping.describe()}
+        """The dialect of a single file, the mapping, and what decides the checks."""
+        found: dict[str, Any] = {"dialect": self.dialect_of(self.files[0])} if self._is_one else {}
+        found |= self.mapping.describe()
+        for check in self.checks:
+            found |= check.describe()
+        return found
 
     def of_files(self) -> list[dict[str, Any]]:
         """The dialect of each of several files."""
@@ -111,6 +117,10 @@ class ChatFiles(FileSource[Conversation], ChatSource):
 
     def converted(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Conversation | Rejected]:
         """See `FileSource`."""
+        rows = self._conversations(file, items)
+        return checked(rows, self.checks) if self.checks else rows
+
+    def _conversations(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Conversation | Rejected]:
         # Rows without the keys of any format are read as messages, and refused with the keys that they have.
         dialect = self.dialect_of(file) or "messages"
         source = None if self._is_one else file.name.partition(".")[0]

@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from niels_gpt.errors import Mismatch
 from niels_gpt.imports import import_episodes
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
-from niels_gpt.sources.curation.filters import Filtered, RowFilters
+from niels_gpt.sources.curation.filters import RowFilters
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.roam import roam_notes
@@ -133,7 +133,7 @@ def test_a_note_that_is_added_later_is_in_no_row(tmp_path: Path) -> None:
 
 def test_filters_know_the_hashes_of_their_source(tmp_path: Path) -> None:
     source, file = source_of("several files", tmp_path / "inputs")
-    filtered = Filtered(source, (RowFilters(),))
+    filtered = replace(source, checks=(RowFilters(),))
     change(file)
     with pytest.raises(ChangedWhileRead, match=REFUSED):
         list(filtered.iterate())

@@ -8,6 +8,7 @@ import pickle
 import random
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from niels_gpt.sources.curation.duplicates import (
     place_of,
     where_of,
 )
-from niels_gpt.sources.curation.filters import Filtered, RowFilters
+from niels_gpt.sources.curation.filters import RowFilters
 from niels_gpt.sources.curation.ngrams import RULE, words_of
 from niels_gpt.sources.files.inputs import Rejected
 
@@ -135,9 +136,8 @@ def test_contaminated_rows_are_named(tmp_path: Path) -> None:
         "capital of the country that lies between spain and portugal",
         "nothing of it",
     ]
-    source = Filtered(
-        chat_files([str(write(tmp_path / "a.jsonl", texts))]), (Benchmarks.of([str(benchmark(tmp_path))], 8),)
-    )
+    check = Benchmarks.of([str(benchmark(tmp_path))], 8)
+    source = replace(chat_files([str(write(tmp_path / "a.jsonl", texts))]), checks=(check,))
     rows = list(source.iterate())
     assert [isinstance(row, Rejected) for row in rows] == [False, True, False, True, False]
     first, second = (row for row in rows if isinstance(row, Rejected))
@@ -212,7 +212,7 @@ def test_exact_duplicates_across_sources(tmp_path: Path) -> None:
         (f"{files['b']}:2", f"{files['a']}:2"),
     ]
     for name, left in (("a", 2), ("b", 2)):
-        rows = list(Filtered(chat_files([str(files[name])]), (checks[name],)).iterate())
+        rows = list(replace(chat_files([str(files[name])]), checks=(checks[name],)).iterate())
         assert sum(isinstance(row, Conversation) for row in rows) == left
         assert {row.reason for row in rows if isinstance(row, Rejected)} == {"duplicate"}
 
@@ -247,7 +247,11 @@ def test_near_duplicates_against_the_true_similarity(tmp_path: Path) -> None:
         if second in left_out:
             assert abs(left_out[second]["similarity"] - true) < 0.15
         assert first not in left_out, "the first stays"
-    kept = [row for row in Filtered(chat_files([str(path)]), (checks["a"],)).iterate() if isinstance(row, Conversation)]
+    kept = [
+        row
+        for row in replace(chat_files([str(path)]), checks=(checks["a"],)).iterate()
+        if isinstance(row, Conversation)
+    ]
     assert len(kept) == len(texts) - len(left_out)
 
 

@@ -1,4 +1,4 @@
-"""Rows that are left out on purpose. Each check is a value with one method, and `filters.Filtered` applies them.
+"""Rows that are left out on purpose. Each check is a value with one method, and `ChatFiles` applies them.
 
 ::
 

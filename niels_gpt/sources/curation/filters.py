@@ -1,7 +1,7 @@
 """Filters: conversations that are left out on purpose, each counted under its reason.
 
-`Filtered` wraps a source with checks, so they work in every build, with any number of workers. `RowFilters` is one of
-these checks; `contamination.Benchmarks` and `duplicates.Duplicates` are others.
+`ChatFiles` has checks of its rows, which work in every build, with any number of workers. `RowFilters` is one of them;
+`contamination.Benchmarks` and `duplicates.Duplicates` are others.
 
 ::
 
@@ -24,12 +24,8 @@ from typing import Any, Final, Protocol
 
 from niels_gpt.errors import MissingExtra, UsageError, did_you_mean
 from niels_gpt.messages import Conversation, Message, reasoning_of
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import FILTER_COUNT
-from niels_gpt.sources.base import ChatSource
-from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import Rejected
-from niels_gpt.sources.files.slices import Slice, Sliceable
 
 ROLES: Final = ("system", "user", "assistant", "tool")
 ROWS_AT_ONCE: Final = 256  # checks work on whole arrays; a batch of long rows must fit into memory
@@ -199,62 +195,19 @@ def _contents(message: Message) -> Iterator[str]:
     yield from (part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
-@dataclass(frozen=True)
-class Filtered(ChatSource):
-    """A source without the rows that filters leave out; these come as `Rejected` rows that are `expected`.
+def checked(rows: Iterable[Conversation | Rejected], checks: Sequence[RowCheck]) -> Iterator[Conversation | Rejected]:
+    """The rows in order, `Rejected` in place of those that a check leaves out, which are `expected`.
 
     Args:
-        source: one that can be read in slices, such as `chat_files(...)`.
         checks: in this order; a row that one of them leaves out is not shown to the next.
     """
-
-    source: Any
-    checks: tuple[RowCheck, ...]
-
-    @property
-    def name(self) -> str:
-        return str(self.source.name)
-
-    @property
-    def revision(self) -> str | None:
-        return self.source.revision  # type: ignore[no-any-return]
-
-    @property
-    def hashed(self) -> HashedFiles | None:  # type: ignore[override]  # it is that of the source, and never assigned
-        return self.source.hashed  # type: ignore[no-any-return]
-
-    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """The source's own, and what decides the checks."""
-        described: dict[str, Any] = dict(self.source.config(progress))
-        for check in self.checks:
-            described |= check.describe()
-        return described
-
-    def iterate(self, *, start: int = 0) -> Iterator[Conversation | Rejected]:
-        return self._checked(self.source.iterate(start=start))
-
-    def fraction_read(self) -> float | None:
-        return self.source.fraction_read()  # type: ignore[no-any-return]
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        return self.source.slices(slice_bytes)  # type: ignore[no-any-return]
-
-    def read(self, part: Slice) -> Iterator[Conversation | Rejected]:
-        return self._checked(self.source.read(part))
-
-    def resolved(self) -> Sliceable:
-        return Filtered(self.source.resolved(), self.checks)
-
-    def _checked(self, rows: Iterable[Conversation | Rejected]) -> Iterator[Conversation | Rejected]:
-        """The rows in order, `Rejected` in place of those that a check leaves out; the first reason counts."""
-        remaining = iter(rows)
-        while batch := list(islice(remaining, ROWS_AT_ONCE)):
-            for check in self.checks:
-                # Found again for each check, since the one before has replaced some conversations in the batch.
-                places = [n for n, row in enumerate(batch) if isinstance(row, Conversation)]
-                found = check.reasons([batch[n] for n in places])  # type: ignore[misc]
-                for n, why in zip(places, found, strict=True):
-                    if why is not None:
-                        code, sentence = why
-                        batch[n] = Rejected(batch[n].where, code, f"{batch[n].where}: {sentence}", expected=True)
-            yield from batch
+    remaining = iter(rows)
+    while batch := list(islice(remaining, ROWS_AT_ONCE)):
+        for check in checks:
+            # Found again for each check, since the one before has replaced some conversations in the batch.
+            chats = {n: row for n, row in enumerate(batch) if isinstance(row, Conversation)}
+            for n, why in zip(chats, check.reasons([*chats.values()]), strict=True):
+                if why is not None:
+                    code, sentence = why
+                    batch[n] = Rejected(batch[n].where, code, f"{batch[n].where}: {sentence}", expected=True)
+        yield from batch
