@@ -16,8 +16,10 @@ import niels_gpt as ng
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.template.renderer import DefaultRenderer
+from tests.conftest import run_cli
 from tests.renderers.small import CHATML, assistant, user
 from tests.renderers.tiny_families import folder_of
+from tests.test_cache_determinism import digests
 
 NAMES = [
     "LossOn",
@@ -239,3 +241,38 @@ def test_a_users_strict_mypy_knows_the_types(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "mypy"), str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "found"),
+    [
+        (None, {"messages": CHATS[0]}, "episodes"),
+        ("sft", {"messages": CHATS[0]}, "sft"),
+        (None, {"prompt": "a", "chosen": "b", "rejected": "c"}, "preferences"),
+        (None, {"text": "some words of a text"}, "pretrain"),
+    ],
+)
+def test_the_command_builds_what_the_function_builds(
+    tokenizer_dir: Path, tmp_path: Path, kind: Any, rows: dict[str, Any], found: str
+) -> None:
+    """The same bytes, of the kind that the rows say or the caller names."""
+    (tmp_path / "rows.jsonl").write_text((json.dumps(rows) + "\n") * 40)
+    ng.build(tmp_path / "rows.jsonl", tmp_path / "function", tokenizer_dir, kind=kind)
+    named = ["--kind", kind] if kind else []
+    done = run_cli("build", "rows.jsonl", *named, "--tokenizer", tokenizer_dir, "--out", "command", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "function") == digests(tmp_path / "command")
+    assert json.loads(run_cli("info", "command", "--json", cwd=tmp_path).stdout)["kind"] == found
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kind": "episode"}, "did you mean 'episodes'"),
+        ({"kind": "sft", "samples": "auto"}, "samples is not for datasets of kind sft"),
+        ({"kind": "pretrain", "renderer_name": "qwen3"}, "are for conversations; leave them out"),
+    ],
+)
+def test_what_a_kind_has_no_place_for(chats: Path, tokenizer: Path, tmp_path: Path, options: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        ng.build(chats, tmp_path / "out", tokenizer, **options)

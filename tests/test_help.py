@@ -89,10 +89,6 @@ def test_renderers_list_every_family_and_every_option() -> None:
             "render chats.jsonl --tokenizer nowhere --renderer qwen3 --renderer-option enable_thinkin=1",
             "enable_thinking'",
         ),
-        (
-            "render chats.jsonl --tokenizer nowhere --renderer qwen3 --renderer-option enable_thinking",
-            "one of preserve_all_thinking, preserve_thinking_between_tool_calls",
-        ),
         ("render chats.jsonl --tokenizer nowhere --renderer-option enable_thinking", "`niels-gpt renderers NAME`"),
         ("export nowhere --to hf --out o --option assistant_masks", "options of hf: assistant_masks"),
         ("export nowhere --to megatron --out o --option x", "megatron has no options of its own"),

@@ -19,7 +19,9 @@ from niels_gpt.cli.options import (
     grouped,
     one_of,
     sequence_length,
-    too_long,
+)
+from niels_gpt.cli.options import (
+    too_long as too_long_option,
 )
 from niels_gpt.cli.paths import IN_HOME
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
@@ -49,10 +51,10 @@ class ArrangementFlags:
     limit: Annotated[
         int | None, typer.Option(help="The first so many rows of each split.", **ranges.LIMIT.option())
     ] = None
-    length: Annotated[int | None, sequence_length("The most tokens of a row.", ranges.MAX_LENGTH)] = None
-    policy: Annotated[str, too_long("What becomes of longer rows:")] = "error"
+    max_length: Annotated[int | None, sequence_length("The most tokens of a row.", ranges.MAX_LENGTH)] = None
+    too_long: Annotated[str, too_long_option("What becomes of longer rows:")] = "error"
     packing: Annotated[bool, typer.Option("--packing", help="Several whole rows in one of --sequence-length.")] = False
-    seed: Annotated[
+    shuffle: Annotated[
         int | None,
         typer.Option(
             "--seed",
@@ -140,12 +142,7 @@ def export_command(
             source,
             to,
             directory,
-            split=rows.split,
-            limit=rows.limit,
-            max_length=rows.length,
-            too_long=rows.policy,
-            packing=rows.packing,
-            shuffle=rows.seed,  # None: in the stored order
+            **vars(rows),
             binary=form.binary,
             shard_tokens=form.shard_size,
             overwrite=overwrite,

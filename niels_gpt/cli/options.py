@@ -358,16 +358,7 @@ def renderer_options(
     from niels_gpt.renderers.registry import RendererOptions
 
     # Values remain text: which options are texts is known to the renderer's config, see `typed_options`.
-    expected = "NAME=VALUE"
-    if any("=" not in text for text in options or ()):
-        # Only for the message, because it imports the families.
-        from niels_gpt.renderers.registry import FAMILIES, config_from_name
-
-        if name is not None and name in FAMILIES:
-            known = ", ".join(option for option in type(config_from_name(name)).model_fields if option != "name")
-            expected += f", with one of {known} as NAME; `niels-gpt renderers {name}` says what they mean"
-        else:
-            expected += ", such as enable_thinking=false; `niels-gpt renderers NAME` lists the options of a family"
+    expected = "NAME=VALUE, such as enable_thinking=false; `niels-gpt renderers NAME` lists the options of a family"
     values = dict(name_and_value("--renderer-option", text, expected) for text in options or ())
     renderer = RendererOptions(name or "auto", template, date, values, isolate)
     renderer.check()
