@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol, Unpack, runtime_checkable
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -25,15 +25,14 @@ from niels_gpt.builds.build import Build, BuildFields, BuildOptions, Kind, write
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.conversations import ConversationTask
 from niels_gpt.builds.documents import (
-    DocumentEncoder,
     DocumentTask,
     SplitIds,
     TokenBudgets,
     document_encoder,
     with_split,
 )
-from niels_gpt.builds.encoder_protocol import CacheTokenizer, ConversationEncoder, check_cache_tokenizer
-from niels_gpt.builds.renderer_encoder import KnownRenderer, RenderingPolicy
+from niels_gpt.builds.encoder_protocol import CacheTokenizer, ConversationEncoder
+from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.splits import ValidationSplit, shuffled
@@ -49,7 +48,6 @@ from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.manifest import Manifest
 from niels_gpt.store.schema import EXAMPLES, FORMAT_VERSION, META_DTYPES, META_NAME, SPLITS, STREAM
-from niels_gpt.store.tokenizer_hash import tokenizer_sha256
 from niels_gpt.store.writer import SplitWriter
 
 # `Message` too, because the description of the cache format names it in this module.
@@ -120,8 +118,10 @@ def build_pretrain_cache(
     encoder = document_encoder(tokenizer, separator)
     meta = recipe(
         "pretrain",
-        encoder,
         options,
+        encoder.vocab_size,
+        tokenizer_sha256=encoder.sha256,
+        special_token_ids=encoder.special_ids,
         seed=seed,
         token_dtype=token_dtype,
         streaming=streaming,
@@ -228,16 +228,22 @@ def build_sft_cache(
     split, masked = ValidationSplit(val_frac, seed), not isinstance(encoder, SentinelEncoder)
     # As `meta.json` records them. With sentinels the format says what is trained, so only what decides rows and ids is
     # recorded, by the keys of the cache format.
-    encoder_options = dict(encoder.describe())
-    if masked:
-        encoder_options.pop("tokenizer_sha256", None)  # `recipe` records it
-        encoder_options = {"mask_dtype": "uint8", **encoder_options}
-    else:
-        encoder_options = {name: encoder_options[name] for name in ("default_system_text", "max_message_bytes")}
+    described = dict(encoder.describe())
+    special, sha256 = described.pop("special_token_ids", None), described.pop("tokenizer_sha256")
+    if encoder.vocab_size is None or not special:
+        raise UsageError(
+            f"{type(tokenizer).__name__} names no vocab_size, or no eos token, which a cache needs to pad with. Set "
+            "eos_token"
+        )
+    encoder_options = {"mask_dtype": "uint8", **described}
+    if not masked:
+        encoder_options = {name: described[name] for name in ("default_system_text", "max_message_bytes")}
     meta = recipe(
         "sft",
-        tokenizer,
         options,
+        encoder.vocab_size,
+        tokenizer_sha256=sha256,
+        special_token_ids=special,
         seed=seed,
         token_dtype=token_dtype,
         streaming=streaming,
@@ -315,18 +321,13 @@ def check_budgets(max_train_tokens: int, max_val_tokens: int) -> None:
         raise UsageError("max_train_tokens and max_val_tokens are both 0; nothing would be built")
 
 
-@runtime_checkable
-class IdentifiedRenderer(KnownRenderer, Protocol):
-    """A renderer of which a cache records the tokenizer, and the stop that readers pad with."""
-
-    def get_stop_token_ids(self) -> list[int]: ...
-
-
 def recipe(
     kind: str,
-    tokenizer: Any,
     options: BuildOptions,
+    vocab_size: int,
     *,
+    tokenizer_sha256: str | None,
+    special_token_ids: dict[str, int],
     seed: int,
     token_dtype: str | None,
     streaming: bool | None,
@@ -340,10 +341,8 @@ def recipe(
         more: further keys, in the order in which they are written.
 
     Raises:
-        UsageError: the tokenizer lacks a method, or `token_dtype` cannot hold its vocabulary.
-        TokenizerError: special ids are missing, shared or outside the vocabulary.
+        UsageError: `token_dtype` cannot hold the vocabulary.
     """
-    special, sha256 = _identity(tokenizer)
     return {
         "format_version": FORMAT_VERSION,
         "kind": kind,
@@ -351,24 +350,9 @@ def recipe(
         "dataset_config": options.source_config,
         "streaming": bool(streaming),  # `None` from callers that do not know; the format has a bool
         "seed": seed,
-        "token_dtype": dtype_for(token_dtype, tokenizer.vocab_size),
-        "tokenizer_sha256": sha256,
-        "vocab_size": tokenizer.vocab_size,
-        "special_token_ids": special,
+        "token_dtype": dtype_for(token_dtype, vocab_size),
+        "tokenizer_sha256": tokenizer_sha256,
+        "vocab_size": vocab_size,
+        "special_token_ids": special_token_ids,
         **more,
     }
-
-
-def _identity(tokenizer: Any) -> tuple[dict[str, int], str]:
-    """The special ids that readers need, by name, and the sha256 of the tokenizer."""
-    if isinstance(tokenizer, DocumentEncoder):
-        return tokenizer.special_ids, tokenizer.sha256
-    # Before the last line, which refuses a tokenizer without sentinels: a renderer's has none.
-    if isinstance(tokenizer, IdentifiedRenderer):
-        stops = tokenizer.get_stop_token_ids()
-        if not stops:
-            raise UsageError(
-                "the renderer's tokenizer names no eos token; a cache needs one to pad with. Set eos_token"
-            )
-        return {"eot": stops[0]}, str(tokenizer.fingerprints["tokenizer_sha256"])
-    return check_cache_tokenizer(tokenizer), tokenizer_sha256(tokenizer)
