@@ -111,7 +111,7 @@ class Context:
             decode_id = TokenTexts(self.encoder)
         elif self.layout is not None:
             decode_id = TokenNames(self.layout.names)
-        return Scope(self.layout, decode_id, max_length, self.sentinels)
+        return Scope(self.layout, decode_id, max_length)
 
     def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
         """The examiner that is sent to workers."""
@@ -124,8 +124,6 @@ class Context:
             renderer=renderer,
             loss_on=loss_on,
             controls=tuple(self.encoder.control_ids) if self.encoder is not None else (),
-            # Found here once by rendering probes, and not by every worker.
-            unread_tags=contents.unread_tags(renderer),
         )
 
     def conclude(self, counters: Counters, opened: Opened, *, sampled: bool, max_length: int | None = None) -> None:

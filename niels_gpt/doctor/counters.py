@@ -64,6 +64,10 @@ class Counters:
             evidence: one piece for each hit where `count` is `None`, else the first few.
             count, rows: how many hits in how many rows. With `count` alone every hit is in a row of its own.
         """
+        if count is None:
+            evidence = list(evidence)
+            if not evidence:  # the usual case, which costs nothing
+                return
         hits = self.hits.setdefault(rule, Hits())
         if count is None:
             pieces = list(evidence)

@@ -114,7 +114,6 @@ class Examination:
         renderer: of conversations; `None` without a tokenizer, or where the input has ids.
         loss_on: which tokens of conversations are trained.
         controls: texts of control tokens.
-        unread_tags: tags of reasoning that the renderer takes for text; see `contents.unread_tags`.
     """
 
     opened: Opened
@@ -123,7 +122,6 @@ class Examination:
     renderer: AnyRenderer | None = None
     loss_on: LossOn = field(default_factory=LossOn)
     controls: tuple[str, ...] = ()
-    unread_tags: frozenset[str] = frozenset()
 
     def examine(self, part: Slice) -> Counters:
         """Run the rules over one slice."""
@@ -149,7 +147,7 @@ class Examination:
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, counters, re.compile(pattern) if pattern else None)
         calls.check(usable, counters)
-        contents.check(usable, counters, self.unread_tags, self.controls)
+        contents.check(usable, counters, self.controls)
         chats.hash_chats(usable, counters)
         # Builds leave out conversations in which no message is trained, so their masks are not judged.
         trained = [chat for chat in usable if not is_untrained(chat.messages)]

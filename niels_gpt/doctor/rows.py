@@ -153,7 +153,7 @@ def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: st
             # Rules about nulls need it: Arrow adds nulls that the file did not hold.
             arrow = isinstance(record, Record) and record.arrow
             known = (read.messages, read.tools, read.chat_template_kwargs)
-            usable.append(ChatRow(number, read.where, *known, arrow=arrow, unread=sorted(read.unread)))
+            usable.append(ChatRow(number, read.where, *known, arrow=arrow, unread=tuple(read.unread)))
     return usable
 
 

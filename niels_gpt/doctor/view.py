@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -29,13 +29,11 @@ class Scope:
         layout: how the format writes turns; `None` without a tokenizer.
         decode_id: the text of an id.
         max_length: the longest row that training takes.
-        sentinels: ids of `sys`, `usr`, `asst` and `eot`, where rows are in the sentinel format.
     """
 
     layout: Layout | None = None
     decode_id: Callable[[int], str] = str
     max_length: int | None = None
-    sentinels: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,6 +109,16 @@ class View:
         # by its end.
         before = np.where((first == pad) & (run >= 2) & (run < rows.lengths), run, 0)
         return padding | covered(starts, starts + before, len(rows.ids))
+
+    @cached_property
+    def white(self) -> Bools:
+        """True on tokens that are nothing but white space; shape (tokens + 1,), the last of which is False."""
+        layout, ids = self.scope.layout, self.rows.ids
+        white = np.zeros(len(ids) + 1, dtype=np.bool_)
+        if layout is not None:
+            inside = (ids >= 0) & (ids < layout.vocab_size)
+            white[:-1][inside] = layout.white_bytes[ids[inside]] > 0
+        return white
 
     @cached_property
     def sampled(self) -> Bools:

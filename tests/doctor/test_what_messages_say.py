@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import diagnose
-from tests.doctor.made import Row, assistant, chats, report_on, tool_chats, user
+from tests.doctor.made import Row, assistant, report_on, tool_chats, user
 from tests.doctor.planted_contents import answer, conversations
 
 
@@ -29,24 +29,12 @@ def with_answer(text: str) -> list[Row]:
 # ---- tags of reasoning
 
 
-@pytest.mark.parametrize("tag", ["think", "thinking", "reasoning"])
-def test_a_block_that_the_format_does_not_read_is_reported_where_it_writes_reasoning_elsewhere(tag: str) -> None:
-    rows = [{"messages": messages} for messages in chats(4, turns=1)]
-    for row in rows:
-        row["messages"][1]["content"] = f"<{tag}>\nThe user\n</{tag}>\n\n" + row["messages"][1]["content"]
-    assert report_on("gpt-oss", rows).rules("warning") == ["think-tags-in-content"]
-    # Qwen3's template takes its own tag for the reasoning. Llama's format has none, so blocks are how it is taught.
-    assert report_on("qwen3", rows).rules("warning") == ([] if tag == "think" else ["think-tags-in-content"])
-    assert report_on("llama-3", rows).rules("warning") == []
-
-
 @pytest.mark.parametrize(
     "prompt",
     [
         "Think in <scratchpad></scratchpad> tags first, then answer.",
         "Put your reasoning into <thoughts>...</thoughts> and the rest after it.",
         "The process is enclosed in <think> </think>, i.e., <think> reasoning process here </think>.",
-        "Read this: <diary><Reflection>What did we learn this week, and what do we do next?</Reflection></diary>",
     ],
 )
 def test_prompts_may_explain_tags(prompt: str) -> None:
@@ -58,22 +46,12 @@ def test_prompts_may_explain_tags(prompt: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["<Reflection>\n  <Tree />\n</Reflection>", "<entry><thoughts>I was tired.</thoughts></entry>"]
-)
-def test_elements_of_code_may_have_the_names_of_tags(code: str) -> None:
-    assert rules(with_answer(f"\n\n```xml\n{code}\n```\nThat is all.")) == []
-    assert rules(with_answer(f" {code}")) == ["think-tags-in-content"]
-
-
-@pytest.mark.parametrize(
     "text",
     [
         "<|channel|>analysis<|message|>The user",
         "◁think▷The user◁/think▷",
         "The user </THINK>",
         "<seed:think>The user</seed:think>",
-        "<scratchpad>The user",
-        "<Reflection>The user</Reflection>",
     ],
 )
 def test_reasoning_of_other_formats_is_reported(text: str) -> None:

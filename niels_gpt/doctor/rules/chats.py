@@ -22,9 +22,9 @@ from niels_gpt.renderers.types import RenderedBatch
 
 UNWRITTEN: Final = "unwritten"
 REASONING: Final = "unwritten: reasoning"  # candidates; see `finish`
-# Rows whose round trip is judged, which costs as much as rendering them: the first, and one in so many of the others.
-ALL_UP_TO: Final = 100
-ONE_IN: Final = 50
+# Rows whose round trip is judged, which costs four times as much as rendering them: the first, and one in so many.
+ALL_UP_TO: Final = 50
+ONE_IN: Final = 1000
 
 
 def _role_order(chat: ChatRow) -> Iterable[Fault]:
@@ -51,8 +51,9 @@ def check(chats: Sequence[ChatRow], counters: Counters, controls: re.Pattern[str
     for chat in chats:
         for rule, faults in (("role-order", _role_order(chat)), ("empty-answer", _empty_answer(chat))):
             counters.add(rule, [chat.evidence(index, note) for index, note in faults])
-        unread = ", ".join(key for key in chat.unread if not key.startswith("row."))  # a row may have ids and scores
-        counters.add("unread-keys", [chat.evidence(None, f"nothing reads {unread}")] if unread else [])
+        unread = [key for key in chat.unread if not key.startswith("row.")]  # a row may have ids and scores
+        if unread:
+            counters.add("unread-keys", [chat.evidence(None, f"nothing reads {', '.join(sorted(unread))}")])
     if controls is None:
         return
     for chat in chats:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from niels_gpt.doctor.counters import Counters
-from niels_gpt.doctor.layouts.probes import AnyRenderer, assistant, user
 from niels_gpt.doctor.rows import ChatRow, texts_of
-from niels_gpt.errors import MessageError
-from niels_gpt.messages import Message, normalise, reasoning_of
+from niels_gpt.messages import Message, reasoning_of
 
 SHOWN: Final = 30  # characters of a message on each side of what was found
 MESSAGES: Final = "texts of users and assistants"
@@ -93,88 +91,48 @@ def _template_text(message: Message, text: str, controls: Collection[str]) -> st
 
 # Tags around reasoning, in any case. A whole block before the answer, as models write it; dialects and renderers that
 # read it take it for the reasoning.
-TAGS: Final = ("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad", "seed:think")
-LEADING: Final = re.compile(rf"\s*<({'|'.join(TAGS)})>((?!</?\1>).)*</\1>", re.S | re.I)
+TAGS: Final = "think|thinking|thought|reasoning|seed:think"
+BLOCK: Final = re.compile(rf"\s*<({TAGS})>((?!</?\1>).)*</\1>", re.S | re.I)
 THINK: Final = re.compile(
-    rf"</?(?i:{'|'.join(TAGS)})>|\[/?THINK\]|<\|(?:begin|end)_of_thought\|>"
+    rf"</?(?i:{TAGS})>|\[/?THINK\]|<\|(?:begin|end)_of_thought\|>"
     r"|<\|channel\|>analysis|◁/?think▷|<\|(?:START|END)_THINKING\|>"
 )
-QUOTES: Final = ("`", "'", '"')
-# Of these, names that elements of XML and pages have, too. No template looks for them.
-WORDS: Final = ("thoughts", "reflection", "scratchpad")
+QUOTES: Final = ("`", "'", '"')  # a tag in quotation marks is only mentioned
 # Characters between two tags that a prompt may have: `<think> reasoning process here </think>` explains the form.
 EXPLAINED: Final = 40
 
 
-def _tag(text: str) -> re.Match[str] | None:
-    """The first tag of reasoning; one in quotation marks is only mentioned, and `WORDS` in code are other elements."""
-    prose = _CODE.sub(lambda code: " " * len(code.group()), text)
-    for found in THINK.finditer(text):
-        place = found.start()
-        in_code = prose[place] == " " and found.group().strip("</>").lower() in WORDS
-        if not in_code and text[place - 1 : place] not in QUOTES:
-            return found
-    return None
-
-
-def unread_tags(renderer: AnyRenderer | None) -> frozenset[str]:
-    """The tags whose block before an answer the renderer writes as a part of the answer, although it writes reasoning.
-
-    Empty where the format has no place for reasoning: there such blocks are how models are taught to reason.
-    """
-    question, thought, answer = user("What is it?"), "It stands in the north.", "A lighthouse."
-    apart = _text_of(renderer, [question, assistant(answer, reasoning_content=thought)])
-    if apart is None or thought not in apart:
-        return frozenset()
-    blocks = {tag: f"<{tag}>\n{thought}\n</{tag}>\n\n{answer}" for tag in TAGS}
-    written = {tag: _text_of(renderer, [question, assistant(block)]) or "" for tag, block in blocks.items()}
-    # Where the format itself writes reasoning so, both are the same text.
-    return frozenset(tag for tag, text in written.items() if blocks[tag] in text and text != apart)
-
-
-def _text_of(renderer: AnyRenderer | None, messages: list[dict[str, Any]]) -> str | None:
-    try:
-        return None if renderer is None else renderer.text(normalise(messages))
-    except MessageError:  # what the format refuses is another finding
-        return None
-
-
-def _tag_fault(message: Message, text: str, unread: Collection[str]) -> str | None:
-    """A tag of reasoning anywhere but as one whole block before an answer, which the format reads."""
-    # Reasoning of its own may mention them.
-    if not _tag(text) or text == message.get("reasoning_content"):
+def _tag_fault(message: Message, text: str) -> str | None:
+    """A tag of reasoning anywhere but as one whole block before an answer, which formats read."""
+    if text == message.get("reasoning_content"):  # which may mention them
         return None
     if message["role"] != "assistant":
         # A question about such tags is in order; a pair of them around a text is reasoning that was left in.
-        blocks = (found for found in LEADING.finditer(text) if found[1].lower() not in WORDS)
-        block = next((found for found in blocks if len(found.group()) - 2 * len(found[1]) >= EXPLAINED), None)
+        long = (found for found in BLOCK.finditer(text) if len(found.group()) - 2 * len(found[1]) >= EXPLAINED)
+        block = next(long, None)
         return f"the {message['role']} message holds reasoning: {_around(text, *block.span())[:80]}" if block else None
-    block = LEADING.match(text)
-    rest = text[block.end() :] if block else text
+    block = BLOCK.match(text)
     if block and reasoning_of(message):
         return "the content begins with a block of reasoning, and the message has reasoning of its own"
-    if block and block[1].lower() in unread:
-        return f"the format writes reasoning elsewhere, and <{block[1]}> as a part of the answer"
-    found = _tag(rest)
-    return f"{found.group()!r} in {_around(rest, found.start(), found.end())}" if found else None
+    rest = text[block.end() :] if block else text
+    found = next((one for one in THINK.finditer(rest) if rest[one.start() - 1 : one.start()] not in QUOTES), None)
+    return f"{found.group()!r} in {_around(rest, *found.span())}" if found else None
 
 
 # ---- all of them
 
 
-def _faults(unread: Collection[str], controls: Collection[str]) -> Iterator[tuple[str, Callable[[str], object], Fault]]:
-    """Rule, whether a text of many messages may hold such a fault, and the fault of one text.
+def _faults(controls: Collection[str]) -> tuple[tuple[str, re.Pattern[str], Fault], ...]:
+    """Rule, what a text with such a fault holds, and the fault of one text.
 
     Searching some hundred conversations at once costs a small part of searching each of their messages, and most hold
     none of these.
     """
-    yield "text-damaged", _BEGINS.search, lambda chat, _, text: _damage(chat, text)
-    yield (
-        "template-text-in-content",
-        TEMPLATE_TEXT.search,
-        lambda _, message, text: _template_text(message, text, controls),
+    return (
+        ("text-damaged", _BEGINS, lambda chat, _, text: _damage(chat, text)),
+        ("template-text-in-content", TEMPLATE_TEXT, lambda _, message, text: _template_text(message, text, controls)),
+        ("think-tags-in-content", THINK, lambda _, message, text: _tag_fault(message, text)),
     )
-    yield "think-tags-in-content", THINK.search, lambda _, message, text: _tag_fault(message, text, unread)
 
 
 def _argument_texts(chat: ChatRow) -> Iterator[tuple[int, Message, str]]:
@@ -184,14 +142,11 @@ def _argument_texts(chat: ChatRow) -> Iterator[tuple[int, Message, str]]:
             yield index, message, json.dumps(tool_call["function"]["arguments"], ensure_ascii=False, default=str)
 
 
-def check(
-    chats: Sequence[ChatRow], counters: Counters, unread: Collection[str] = (), controls: Collection[str] = ()
-) -> None:
+def check(chats: Sequence[ChatRow], counters: Counters, controls: Collection[str] = ()) -> None:
     """Judge the contents of messages; the first fault of a message is enough.
 
     Args:
         controls: texts of the tokenizer's control tokens.
-        unread: tags of reasoning that the renderer does not read; see `unread_tags`.
     """
     spoken = [
         (chat, index, message, text)
@@ -201,9 +156,9 @@ def check(
     ]
     # Arguments of calls are no prose, so they are searched for damage only.
     called = [(chat, index, message, text) for chat in chats for index, message, text in _argument_texts(chat)]
-    for rule, may_hold, fault in _faults(unread, controls):
+    for rule, may_hold, fault in _faults(controls):
         searched = spoken + called if rule == "text-damaged" else spoken
-        if not may_hold("\n".join(text for *_, text in searched)):
+        if not may_hold.search("\n".join(text for *_, text in searched)):
             continue
         found = [(chat, index, note) for chat, index, message, text in searched if (note := fault(chat, message, text))]
         places = {(chat.number, index): chat.evidence(index, note) for chat, index, note in reversed(found)}

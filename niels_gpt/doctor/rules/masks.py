@@ -130,7 +130,7 @@ def _check_inside(view: View, layout: Layout, plain: Bools) -> None:
     rows, trained = view.rows, view.trained
     answers = without_empty_thoughts(view, layout, view.turns.assistants)
     kinds = kinds_of(view, layout, answers)
-    shifted = _check_shifts(view, layout, kinds, answers, plain)
+    shifted = _check_shifts(view, kinds, answers, plain)
     judged = plain & ~shifted
     # The first token of a text is never predicted, so it is not trained whatever its mask is.
     wrong = trained & judged[rows.row_of] & ~view.padding & ~rows.first_of_document
@@ -155,7 +155,7 @@ def _check_inside(view: View, layout: Layout, plain: Bools) -> None:
     _check_turns(view, layout, replace(answers, end=last), (count > 0) | stopped, plain)
 
 
-def _check_shifts(view: View, layout: Layout, kinds: Kinds, answers: Turns, plain: Bools) -> Bools:
+def _check_shifts(view: View, kinds: Kinds, answers: Turns, plain: Bools) -> Bools:
     """Rows whose mask is right, in all turns of which it trains a token, once it is moved by one; shape (rows,).
 
     ::
@@ -171,9 +171,11 @@ def _check_shifts(view: View, layout: Layout, kinds: Kinds, answers: Turns, plai
     matters = (kinds != NEUTRAL) & ~view.padding
     low, high = answers.start, np.minimum(answers.end + 1, rows.starts[answers.row + 1])
     wrong = (trained != wanted) & matters
+    if not wrong.any():  # the usual case
+        return np.zeros(len(rows), dtype=np.bool_)
     is_wrong = counts_in(wrong, low, high) > 0
     # Where an empty think block is left out, with its white space, a trained newline after the stop is only that.
-    left_out = (answers.body > view.turns.assistants.body) & (layout.white_at(rows.ids, answers.body) == 0)
+    left_out = (answers.body > view.turns.assistants.body) & ~view.white[answers.body]
     is_wrong &= ~left_out | (counts_in(wrong & (kinds != TAIL), low, high) > 0)
     touched = counts_in(trained, low, high) > 0
     shown = is_wrong & (answers.end - answers.body > 1) & (answers.body > answers.start)
@@ -231,7 +233,7 @@ def _check_empty_thoughts(view: View, layout: Layout, judged: Bools) -> None:
     # From each trained </think> back over one or two tokens of newlines to its <think>.
     at = ends - 1
     for _ in range(2):
-        at = at - ((at >= 0) & (layout.white_at(rows.ids, np.maximum(at, 0)) > 0))
+        at = at - ((at >= 0) & view.white[np.maximum(at, 0)])
     empty = at[(at >= 0) & (rows.ids[at] == layout.think[0]) & trained[at]]
     view.hit("empty-think-trained", rows.row_of[empty], empty, "an empty think block is trained")
 
@@ -251,7 +253,7 @@ def without_empty_thoughts(view: View, layout: Layout, turns: Turns) -> Turns:
     n = len(view.rows.ids)
     # One place more, so that the position after the last token can be asked.
     ids = np.append(view.rows.ids, -1)
-    white = layout.white_at(view.rows.ids, np.arange(n + 1)) > 0
+    white = view.white
     at = _after_white_space(white, turns.body)
     at = _after_white_space(white, at + (ids[at] == opened))
     found = (ids[at] == closed) & (at < turns.end)
@@ -319,8 +321,7 @@ def _keys(view: View, layout: Layout, body: Int64s, end: Int64s) -> npt.NDArray[
 
     Tokens before that may be reasoning, which formats drop from history together with the white space after it.
     """
-    ids = view.rows.ids
-    white = layout.white_at(ids, np.arange(len(ids) + 1)) > 0
+    ids, white = view.rows.ids, view.white
     marks = np.flatnonzero(np.isin(ids, [*layout.controls, *(layout.think or ())]))
     # Marks at 3 7: before 7 is the mark 3, before 8 the mark 7, before 2 none (-1).
     mark = np.append(-1, marks)[np.searchsorted(marks, end)]
