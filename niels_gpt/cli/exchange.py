@@ -32,10 +32,10 @@ from niels_gpt.export.registry import FORMATS
 from niels_gpt.imports.run import FORMATS as IMPORTS
 from niels_gpt.inputs.token_formats import DTYPES
 from niels_gpt.scale.fetch import fetch as fetch_dataset
-from niels_gpt.scale.publish import MANIFEST_NAMES
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.store.manifest import no_such_directory
 from niels_gpt.store.remote import plain_name
+from niels_gpt.store.schema import MANIFESTS
 from niels_gpt.values import VALUE_HELP, name_and_value, option_value
 
 EXPORTS: Final[Mapping[str, Format | PreferenceFormat]] = {**FORMATS, **PREFERENCE_FORMATS}
@@ -165,9 +165,9 @@ def _is_a_file(source: Path, to: str) -> CacheError:
     """The error of an export of a file: its dataset's directory, or the command that builds a dataset of it."""
     # A manifest, or data in a directory below it, such as train/tokens.bin. Not every file beside a manifest: rows may
     # lie beside a meta.json of another program.
-    if source.name in MANIFEST_NAMES or source.suffix in (".bin", ".idx", ".npy"):
+    if source.name in MANIFESTS or source.suffix in (".bin", ".idx", ".npy"):
         for folder in source.parents[:3]:
-            if any((folder / name).is_file() for name in MANIFEST_NAMES):
+            if any((folder / name).is_file() for name in MANIFESTS):
                 return CacheError(
                     f"{source}: a file of a dataset; expected its directory: niels-gpt export {folder} --to {to}"
                 )

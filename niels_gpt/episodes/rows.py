@@ -129,7 +129,7 @@ class EpisodeReader:
         too_long: the policy for episodes that do not fit; see `fitting.check_policy`.
         vocab_size: ids must be below it; `None` if it is not known.
         use_mask: read the masks, if there are any; else every token counts as trained.
-        shards: the mapped files of some of the split's shards, to which the spans' numbers then refer; default of all.
+        shards: those of the split, of which those that are read must be mapped; default the split's own.
     """
 
     def __init__(

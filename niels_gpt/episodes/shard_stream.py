@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from niels_gpt.episodes.order.order import Order
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.rows import EpisodeReader, RowSpans
+from niels_gpt.episodes.rows import EpisodeReader
 from niels_gpt.errors import UsageError
 from niels_gpt.store.gather import Int64s
 from niels_gpt.store.shard_cache import ShardCache, StoredFile
@@ -40,20 +41,20 @@ _log = logging.getLogger("niels_gpt.episodes")
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    """A reader of some shards.
+    """A reader of all shards, of which some are mapped.
 
     Attributes:
-        number: the reader's number of each shard of the split, -1 for those that it does not have; int64.
+        here: of each shard of the split, whether it is mapped; bool.
         window: the epoch and number of the schedule's window that it was opened for, if known.
     """
 
     reader: EpisodeReader
-    number: Int64s
+    here: npt.NDArray[np.bool_]
     window: tuple[int, int] | None
 
 
 class ShardStream:
-    """Gives the reader for a batch's spans, and downloads the shards of the batches after it.
+    """Gives the reader for a batch's shards, and downloads the shards of the batches after it.
 
     Several threads may use it at once; a forked process begins without open shards.
 
@@ -72,7 +73,7 @@ class ShardStream:
         # The largest shards must fit, for which ones are in a window together changes every epoch.
         sizes = sorted((shard.remote_bytes for shard in split.shards), reverse=True)
         windows = schedule.most_windows(rows)
-        assert schedule.window is not None  # `stream_of` has looked
+        assert schedule.window, "a split in a store is read in windows of shards"
         needed = sum(sizes[: windows * schedule.window])
         which = "the one that is read and the next" if windows == 2 else f"which a batch of {rows:,} rows may be in"
         room = min(shard.remote[0].max_bytes for shard in split.shards if shard.remote)
@@ -92,8 +93,8 @@ class ShardStream:
         self._fetcher = _Fetcher()
         weakref.finalize(self, self._fetcher.ended.set)
 
-    def reader(self, spans: RowSpans, place: Place | None) -> EpisodeReader:
-        """The reader of these spans; their shards get the numbers that it has for them.
+    def reader(self, shards: Int64s, place: Place | None) -> EpisodeReader:
+        """The reader of these shards.
 
         Args:
             place: where the rows are in the schedule; `None`: anywhere, and nothing is known of what comes next.
@@ -104,36 +105,36 @@ class ShardStream:
         if self._process != os.getpid():  # a fork, in which the threads do not exist
             self._begin()
         opened = self._opened
-        numbers = None if opened is None else opened.number[spans.shard]
         # In a new window the last one's shards are dropped, even if those of these rows are open already.
         is_new = opened is not None and place is not None and opened.window != self._schedule.window_at(place)
-        if opened is None or numbers is None or is_new or numbers.min(initial=0) < 0:
+        if opened is None or is_new or not opened.here[shards].all():
             with self._lock:
-                opened = self._open(np.unique(spans.shard), place)
-            numbers = opened.number[spans.shard]
-        spans.shard = numbers
+                opened = self._open(np.unique(shards), place)
         return opened.reader
 
     def _open(self, hits: Int64s, place: Place | None) -> _Opened:
         window = None if place is None else self._schedule.window_at(place)
         upcoming = None if place is None else self._schedule.shards_from(place)
-        wanted = (hits if upcoming is None else np.union1d(next(upcoming), hits)).tolist()
+        wanted = hits if upcoming is None else np.union1d(next(upcoming), hits)
         before, self._opened = self._opened, None
-        number = np.full(len(self._split.shards), -1, dtype=np.int64) if before is None else before.number
+        shards, here = list(self._split.shards), np.zeros(len(self._split.shards), dtype=np.bool_)
         # Those that are still needed stay mapped; of the others the room is free once their last batch is made.
-        kept = {n: before.reader.shards[number[n]] for n in wanted if before is not None and number[n] >= 0}
-        before = None
+        kept = wanted[:0] if before is None else wanted[before.here[wanted]]
+        for n in kept.tolist():
+            assert before is not None
+            shards[n] = before.reader.shards[n]
+        here[kept], before = True, None
         # Those that are here are used before anything is downloaded, which would delete what was used longest ago.
-        for n in wanted:
-            if n not in kept and all(cache.has(file) for cache, file in self._files([n])):
-                kept[n] = self._split.shards[n].mapped()
+        for n in wanted[~here[wanted]].tolist():
+            if all(cache.has(file) for cache, file in self._files([n])):
+                shards[n], here[n] = shards[n].mapped(), True
         # What is needed now is downloaded by the threads too, several files at a time.
-        missing = [n for n in wanted if n not in kept]
+        missing = wanted[~here[wanted]].tolist()
         self._fetcher.want(self._files([*missing, *([] if upcoming is None else self._ahead(upcoming))]))
-        shards = [kept[n] if n in kept else self._split.shards[n].mapped() for n in wanted]
-        number = np.full(len(self._split.shards), -1, dtype=np.int64)
-        number[wanted] = np.arange(len(wanted))
-        opened = self._opened = _Opened(self._open_reader(shards=shards), number, window)
+        for n in missing:
+            shards[n] = shards[n].mapped()
+        here[wanted] = True
+        opened = self._opened = _Opened(self._open_reader(shards=shards), here, window)
         return opened
 
     def _ahead(self, upcoming: Iterator[Int64s]) -> list[int]:
@@ -180,17 +181,3 @@ class _Fetcher:
             _log.debug("[Store] %s: not fetched ahead: %s", file.url, error)
         finally:
             self._coming.discard(file)
-
-
-def stream_of(
-    split: IndexedSplit, schedule: Order, open_reader: Callable[..., EpisodeReader], rows: int
-) -> ShardStream | None:
-    """A stream, if any shard of the split is in a store; `rows` is the size of a batch over all ranks.
-
-    Raises:
-        UsageError: see `ShardStream`.
-    """
-    if not split.streamed:
-        return None
-    assert schedule.window, "a split in a store is read in windows of shards"
-    return ShardStream(split, schedule, open_reader, rows)

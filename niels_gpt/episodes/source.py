@@ -25,7 +25,7 @@ from niels_gpt.episodes.order.order import Order, every_row
 from niels_gpt.episodes.order.states import Place, place_in, state_of
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans, spans_of
 from niels_gpt.episodes.settings import ensure_log_output, flag
-from niels_gpt.episodes.shard_stream import stream_of
+from niels_gpt.episodes.shard_stream import ShardStream
 from niels_gpt.errors import UsageError
 from niels_gpt.format.gather import shifted, targets_of
 from niels_gpt.format.packing import PackPlan, layout_of
@@ -248,8 +248,10 @@ class EpisodeSource(Source[Batch]):
             vocab_size=o.vocab_size,
             use_mask=o.use_mask,
         )
-        self._stream = stream_of(self.split, self.order, open_reader, self.batching.rows)
-        self._reader = open_reader() if self._stream is None else None
+        self._stream: ShardStream | None = None
+        if self.split.streamed:
+            self._stream = ShardStream(self.split, self.order, open_reader, self.batching.rows)
+        self._reader = None if self._stream else open_reader()
 
     @property
     def n_rows(self) -> int:
@@ -262,7 +264,7 @@ class EpisodeSource(Source[Batch]):
         if self._reader is not None:
             return spans, self._reader
         assert self._stream is not None
-        return spans, self._stream.reader(spans, None if place is None else self.begin(place))
+        return spans, self._stream.reader(spans.shard, None if place is None else self.begin(place))
 
     def made(self, rows: Int64s, place: Place, state: dict[str, Any]) -> Batch:
         """See `Source`.

@@ -11,19 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from niels_gpt.errors import CacheError, DataError, Mismatch, StorageError, without_passwords
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.store.checksums import file_record
 from niels_gpt.store.files import atomic_file, read_file, write_atomic
-from niels_gpt.store.kinds import has_checksums, open_manifest, open_meta
+from niels_gpt.store.kinds import has_checksums, open_dataset_manifest
 from niels_gpt.store.manifest import Manifest, bytes_of
 from niels_gpt.store.remote import READ_BYTES, RemoteFile, file_system, is_local, remote_errors, size_at
 from niels_gpt.store.retries import repeated
-from niels_gpt.store.schema import MANIFEST_NAME, META_NAME
-
-MANIFEST_NAMES: Final = (META_NAME, MANIFEST_NAME)
+from niels_gpt.store.schema import MANIFEST_NAME, MANIFESTS, META_NAME
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def publish(folder: str | Path, url: str, *, overwrite: bool = False, progress: 
         MissingExtra: no fsspec, or no s3fs.
     """
     folder, url = Path(folder), url.rstrip("/")
-    manifest_name, manifest = find_manifest(folder)
+    manifest_name, manifest = _manifest_of(folder)
     data = read_file(folder / manifest_name)
     fs, root = file_system(url)
     files = manifest["files"]
@@ -79,27 +77,24 @@ def publish(folder: str | Path, url: str, *, overwrite: bool = False, progress: 
     return Published(len(files) + 1, len(sent) + 1, len(files) - len(sent), size)
 
 
-def find_manifest(folder: Path) -> tuple[str, Manifest]:
+def _manifest_of(folder: Path) -> tuple[str, Manifest]:
     """The name and contents of the manifest of a finished dataset; the sizes of all files are checked.
 
     Raises:
-        CacheError: there is none, or a file is missing.
+        CacheError: there is none, or a file is missing; or it has no checksums to compare.
     """
-    if (folder / META_NAME).is_file():
-        meta = open_meta(folder)
-        if not has_checksums(meta):
-            raise CacheError(
-                f"{folder / META_NAME}: written by another program, without the checksums that a publication "
-                "compares; build the cache with niels_gpt to publish it"
-            )
-        return META_NAME, meta
-    if manifest := open_manifest(folder):
-        return MANIFEST_NAME, manifest
-    raise CacheError(f"{folder}: neither {META_NAME} nor {MANIFEST_NAME}; expected a finished cache or episodes")
+    kind, manifest = open_dataset_manifest(folder)
+    name = MANIFEST_NAME if kind == "episodes" else META_NAME
+    if manifest is None or not has_checksums(manifest):
+        lacking = "not there" if manifest is None else "written by another program, without the checksums"
+        raise CacheError(
+            f"{folder / name}: {lacking}; a publication compares those that niels_gpt writes. Build the dataset with it"
+        )
+    return name, manifest
 
 
 def _make_room(fs: Any, root: str, url: str, overwrite: bool) -> None:
-    for name in MANIFEST_NAMES:
+    for name in MANIFESTS:
         if size_at(fs, f"{root}/{name}") is not None:
             if not overwrite:
                 raise Mismatch(

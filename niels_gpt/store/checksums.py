@@ -1,4 +1,4 @@
-"""The size and sha256 of files, computed while they are written."""
+"""The size and sha256 of files, as manifests record them."""
 
 from __future__ import annotations
 
@@ -29,23 +29,6 @@ class FileRecord:
         return {"bytes": self.bytes, "sha256": self.sha256}
 
 
-class Checksums:
-    """Computes the size and sha256 of a stream of bytes."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._sha256 = hashlib.sha256()
-
-    def update(self, data: memoryview) -> None:
-        """Add the next bytes; `data` is one-dimensional with items of one byte."""
-        self._sha256.update(data)
-        self.bytes += len(data)
-
-    def record(self) -> FileRecord:
-        """The record of all bytes so far."""
-        return FileRecord(self.bytes, self._sha256.hexdigest())
-
-
 class Readable(Protocol):
     """A file that can be opened: a `Path` or a `RemoteFile`."""
 
@@ -61,9 +44,10 @@ def file_record(path: Readable, progress: Progress = SILENT) -> FileRecord:
     Raises:
         StorageError: the file cannot be read.
     """
-    checksums = Checksums()
+    size, digest = 0, hashlib.sha256()
     with storage_errors("reading", str(path)), path.open("rb") as file:
         while chunk := file.read(COPY_BYTES):
-            checksums.update(memoryview(chunk))
+            digest.update(chunk)
+            size += len(chunk)
             progress.advance(len(chunk))
-    return checksums.record()
+    return FileRecord(size, digest.hexdigest())

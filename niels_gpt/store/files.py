@@ -24,6 +24,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +33,7 @@ import numpy.typing as npt
 
 from niels_gpt.errors import InputError, OutputExists, StorageError, storage_errors
 from niels_gpt.store import locks
-from niels_gpt.store.checksums import COPY_BYTES, Checksums, FileRecord
+from niels_gpt.store.checksums import COPY_BYTES, FileRecord
 
 _TEMPORARY = ".niels.tmp"  # the suffix of unfinished files
 SAMPLE_BLOCKS = 64  # runs of values that identify a file without checksum, and the values in each
@@ -44,7 +45,7 @@ class HashedWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._checksums = Checksums()
+        self._size, self._sha256 = 0, sha256()
         with storage_errors("creating the file", path):
             self._file: IO[bytes] = path.open("xb", buffering=COPY_BYTES)
 
@@ -54,7 +55,8 @@ class HashedWriter:
         if view.nbytes == 0:  # an empty view cannot be cast
             return
         view = view.cast("B")
-        self._checksums.update(view)
+        self._sha256.update(view)
+        self._size += view.nbytes
         with storage_errors("writing", self.path):
             self._file.write(view)
 
@@ -64,7 +66,7 @@ class HashedWriter:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
-        return self._checksums.record()
+        return FileRecord(self._size, self._sha256.hexdigest())
 
     def abandon(self) -> None:
         """Close and delete the unfinished file; does nothing after `close`."""
@@ -105,11 +107,9 @@ def write_atomic(path: Path, data: bytes) -> FileRecord:
     Raises:
         StorageError: the file system refused; `path` is then unchanged.
     """
-    checksums = Checksums()
-    checksums.update(memoryview(data))
     with atomic_file(path) as file:
         file.write(data)
-    return checksums.record()
+    return FileRecord(len(data), sha256(data).hexdigest())
 
 
 @contextmanager

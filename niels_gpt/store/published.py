@@ -12,7 +12,6 @@ Tokens, masks and segment ids come later, shard by shard: see `store.shard_cache
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,13 +34,12 @@ from niels_gpt.store.manifest import (
 )
 from niels_gpt.store.remote import DAMAGED_READS, copy_file, plain_name, read_small
 from niels_gpt.store.retries import in_short, is_refusal
-from niels_gpt.store.schema import COLUMNS, INDEX_NAME, MANIFEST_NAME, META_NAME, TOKENS_NAME
+from niels_gpt.store.schema import COLUMNS, INDEX_NAME, MANIFEST_NAME, MANIFESTS, META_NAME, TOKENS_NAME
 from niels_gpt.store.shard_cache import ShardCache, StoredFile, size_of
 
 STREAMED: Final = tuple(column.file for column in COLUMNS.values() if column.per == "token")
 INDEX_THREADS: Final = 8
 MOST_MANIFEST_BYTES: Final = 512 << 20  # they are read into memory before anything of them is known
-MANIFESTS: Final = (MANIFEST_NAME, META_NAME)  # of episodes, of pretraining caches
 
 _log = logging.getLogger("niels_gpt.store")
 
@@ -106,7 +104,7 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         MissingExtra: no fsspec, or no s3fs.
     """
     url = url.rstrip("/")
-    found = find_manifest(url, MANIFESTS)
+    found = find_manifest(url)
     if found is None:
         raise CacheError(
             f"{url}: no {MANIFEST_NAME} and no {META_NAME}, so this is neither finished episodes nor a pretraining "
@@ -126,8 +124,8 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
     return StreamedDataset(url, folder, cache, is_token_cache=name == META_NAME)
 
 
-def find_manifest(url: str, names: Sequence[str]) -> tuple[str, bytes] | None:
-    """The name and the bytes of the first of some files below `url` that the store has; `None` if it has none of them.
+def find_manifest(url: str) -> tuple[str, bytes] | None:
+    """The name and the bytes of the manifest of the dataset at `url`; `None` if the store has none.
 
     A bucket that may be read but not listed answers 403 for a file that does not exist, so a refusal of one name does
     not decide before the others were asked.
@@ -138,7 +136,7 @@ def find_manifest(url: str, names: Sequence[str]) -> tuple[str, bytes] | None:
     """
     refused: list[str] = []
     refusal: StorageError | None = None
-    for name in names:
+    for name in MANIFESTS:
         data = None
         try:
             # Bytes that stay damaged are returned, so that the reader of the manifest says what is wrong with it.

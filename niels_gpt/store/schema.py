@@ -20,6 +20,7 @@ REPAIR: Final = "Restore the file, or build again with --overwrite"  # the advic
 SPLITS: Final = ("train", "val")
 META_NAME: Final = "meta.json"  # the manifest of a cache
 MANIFEST_NAME: Final = "episodes.json"  # of episodes and preferences
+MANIFESTS: Final = (MANIFEST_NAME, META_NAME)
 CACHE_VERSION: Final = 1
 FORMAT_VERSION: Final = 1  # of episodes
 CONTEXT_VERSION: Final = 2  # of episodes with images, which readers that know none would ignore
