@@ -20,17 +20,11 @@ def _closed_pipe_is_no_failure() -> Iterator[None]:
         raise BrokenPipeError from ended
 
 
-def _shorten(command: Any, ctx: Any) -> None:
-    """List each option by its first name, and switches without a type.
-
-    The earlier names that documents and scripts use (`--T`, `--block-size`) remain valid, and would be cut off in a
-    narrow column. The process ends with the page, so that parsing is not affected.
-    """
+def _without_types(command: Any, ctx: Any) -> None:
+    """Let switches be listed without the type of a value: they take none. The process ends with the page."""
     for param in command.get_params(ctx):  # with --help, which is not among `command.params`
-        if param.param_type_name == "option":
-            param.opts = param.opts[:1]
-            if param.is_flag:
-                param.metavar = ""
+        if param.param_type_name == "option" and param.is_flag:
+            param.metavar = ""
 
 
 class HelpCommand(TyperCommand):
@@ -38,7 +32,7 @@ class HelpCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the page."""
-        _shorten(self, ctx)
+        _without_types(self, ctx)
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         with _closed_pipe_is_no_failure():
@@ -50,7 +44,7 @@ class CommandGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the page."""
-        _shorten(self, ctx)
+        _without_types(self, ctx)
         with _closed_pipe_is_no_failure():
             super().format_help(ctx, formatter)
 

@@ -61,45 +61,26 @@ def renderers(
     from niels_gpt.renderers.registry import FAMILIES, config_from_name
     from niels_gpt.renderers.template.known import TEMPLATE_FAMILIES
 
-    # Looked up first: to `config_from_name` their names are the template's.
-    if name in TEMPLATE_FAMILIES:
-        entry = _template_family(name)
-        if as_json:
-            print_json(entry)
-        else:
-            _print_template_family(entry)
+    # Not of these: to `config_from_name` their names are the template's.
+    if name is not None and name not in TEMPLATE_FAMILIES:
+        config_from_name(name)  # refuses an unknown name, with the nearest
+    names = [*FAMILIES, "template", *TEMPLATE_FAMILIES] if name is None else [name]
+    entries = [_template_family(each) if each in TEMPLATE_FAMILIES else _renderer(each) for each in names]
+    if as_json:
+        print_json(entries if name is None else entries[0])
         return
     if name is not None:
-        config_from_name(name)  # refuses an unknown name, with the nearest
-        entry = _renderer(name)
-        if as_json:
-            print_json(entry)
-        else:
-            _print_renderer(entry)
+        _print_entry(entries[0])
         return
-    entries = [_renderer(each) for each in (*FAMILIES, "template")]
-    served = [_template_family(each) for each in TEMPLATE_FAMILIES]
-    if as_json:
-        print_json([*entries, *served])
-        return
-    table = table_of("renderer", "models", "options of its own")
+    table = table_of("renderer", "models", "options of its own; of chat templates what is proven")
     for entry in entries:
-        own_options = [option["name"] for option in entry["options"] if not option["shared"]]
-        table.add_row(Text(entry["name"], style="bold"), Text(_first_of(entry["models"])), Text("\n".join(own_options)))
+        own = [option["name"] for option in entry.get("options", ()) if not option["shared"]]
+        more = f" and {len(entry['models']) - 1} more" if len(entry["models"]) > 1 else ""
+        models = "".join(model.partition("/")[2] for model in entry["models"][:1]) + more
+        last = Text(entry["proven"] if "proven" in entry else "\n".join(own))
+        table.add_row(Text(entry["name"], style="bold"), Text(models), last)
     out().print(table)
-    out().print()
-    by_template = table_of("by chat template", "models", "read by", "proven of its conversations")
-    for entry in served:
-        parsers = [f"{entry[kind]} ({kind.removesuffix('_parser')})" for kind in _PARSERS if entry[kind]]
-        models = Text(_first_of(entry["models"]))
-        by_template.add_row(Text(entry["name"], style="bold"), models, Text("\n".join(parsers)), entry["proven"])
-    out().print(by_template)
     out().print(Text("All models and options of one: niels-gpt renderers NAME", style="dim"))
-
-
-def _first_of(models: list[str]) -> str:
-    more = f" and {len(models) - 1} more" if len(models) > 1 else ""
-    return "".join(model.partition("/")[2] for model in models[:1]) + more
 
 
 def _template_family(name: str) -> dict[str, Any]:
@@ -110,33 +91,13 @@ def _template_family(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "served": "template",
-        "about": family.title,
+        "about": f"{family.title}, by its own chat template",
         "models": [*family.models],
         **{parser: family.options.get(parser) for parser in _PARSERS},
         "proven": family.proven,
         "stops": [*family.stops],
         "notes": family.notes,
     }
-
-
-def _print_template_family(entry: dict[str, Any]) -> None:
-    console = out()
-    console.print(Text.assemble((entry["name"], "bold"), f"  {entry['about']}, by its own chat template"))
-    for model in entry["models"]:
-        console.print(Text(f"  {model}", style="dim"))
-    stops = ", ".join(stop or "the next turn's opener, or ordinary text" for stop in entry["stops"])
-    rows = {
-        "tool parser": entry["tool_parser"] or "none",
-        "reasoning parser": entry["reasoning_parser"] or "none",
-        "proven": entry["proven"],
-        "turns end in": stops or "not judged",
-    }
-    console.print()
-    for title, text in rows.items():
-        console.print(Text.assemble((f"{title}  ", "bold"), text))
-    console.print(Text(entry["notes"]))
-    console.print()
-    console.print(Text("Probe by probe, for your copy: niels-gpt doctor template DIRECTORY", style="dim"))
 
 
 def _renderer(name: str) -> dict[str, Any]:
@@ -170,23 +131,28 @@ def _renderer(name: str) -> dict[str, Any]:
     }
 
 
-def _print_renderer(entry: dict[str, Any]) -> None:
+def _print_entry(entry: dict[str, Any]) -> None:
     console = out()
     console.print(Text.assemble((entry["name"], "bold"), f"  {entry['about']}"))
     for model in entry["models"]:
         console.print(Text(f"  {model}", style="dim"))
-    for option in entry["options"]:
-        console.print()
+    for option in entry.get("options", ()):
         default = "none" if option["default"] is None else repr(option["default"])
-        console.print(Text.assemble((option["name"], "bold"), f"  {option['type']}, default {default}"))
+        console.print(Text.assemble(("\n" + option["name"], "bold"), f"  {option['type']}, default {default}"))
         console.print(Padding(Text(option["help"]), (0, 0, 0, 4)))
-    console.print()
-    # The example is a switch of this renderer itself, so that it works when it is copied.
-    # The last one, because a config's own options follow those that all families share.
-    switches = [f"{each['name']}=true" for each in entry["options"] if each["type"] == _TYPES[bool]]
-    console.print(Text(f"Set one with --renderer-option {switches[-1] if switches else 'NAME=VALUE'}", style="dim"))
-    if entry["name"] == "template":
-        console.print(Text("Any other NAME is a variable of the chat template; VALUE is read as JSON.", style="dim"))
+    if "proven" in entry:
+        stops = ", ".join(stop or "the next turn's opener, or ordinary text" for stop in entry["stops"])
+        facts = {kind.replace("_", " "): entry[kind] or "none" for kind in _PARSERS}
+        for title, text in {**facts, "proven": entry["proven"], "turns end in": stops or "not judged"}.items():
+            console.print(Text.assemble((f"{title}  ", "bold"), text))
+        last = f"{entry['notes']}\nProbe by probe, for your copy: niels-gpt doctor template DIRECTORY"
+    elif entry["name"] == "template":
+        last = "Set any variable of the chat template with --renderer-option NAME=VALUE; VALUE is read as JSON."
+    else:
+        # The last switch, because a config's own options follow those that all families share.
+        switches = [f"{each['name']}=true" for each in entry["options"] if each["type"] == _TYPES[bool]]
+        last = f"Set one with --renderer-option {switches[-1] if switches else 'NAME=VALUE'}"
+    console.print(Text(f"\n{last}", style="dim"))
 
 
 def _attributes(config: type[BaseModel]) -> dict[str, str]:
