@@ -114,7 +114,7 @@ def _diagnose_rows(
     """The report on rows, which are repaired where `fix` is set."""
     how.progress.begin("reading the first rows")
     # The form of the input comes first: it decides whether a tokenizer is needed.
-    opened = open_input(source, split=how.split, form=how.form)
+    opened = open_input(source, split=how.split, form=how.form, progress=how.progress)
     if opened.token_files is not None and (tokenizer is not None or is_renderer(renderer)):
         # These files do not record which ids end documents; the tokenizer says which may.
         ends = ends_of(renderer.encoder if is_renderer(renderer) else open_encoder(tokenizer))
@@ -150,6 +150,8 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     description = {"kind": opened.kind, "name": opened.name, "form": opened.form, **context.description}
     if opened.kind != "tokens":
         description["dialect"] = opened.dialect
+    if opened.passed_over:
+        description["passed_over"] = dict(opened.passed_over)
     if how.sample is not None:
         description |= {"sample": how.sample, "seed": how.seed}
     asked = {

@@ -19,6 +19,7 @@ from niels_gpt.inputs.memory import listed
 from niels_gpt.inputs.parts import SLICE_ROWS, Lines, Objects, Slice, Stored, of_batches, of_rows
 from niels_gpt.inputs.rows import Int64s
 from niels_gpt.inputs.token_files import TokenFiles, token_format_of
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import SAMPLE
 from niels_gpt.seeds import DEFAULT_SEED, order
 from niels_gpt.sources.files.formats import Name
@@ -69,6 +70,7 @@ class Opened:
             format (megatron, tokens).
         content: the files, or what there is in their place.
         dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`.
+        passed_over: files that are not read, reason -> how many.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Opened:
     kind: Kind
     content: tuple[AnyFile, ...] | InMemory | OnHub | Ours | TokenFiles
     dialect: str = "messages"
+    passed_over: Mapping[str, int] = field(default_factory=dict)
     read: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
     @property
@@ -206,12 +209,15 @@ class Opened:
             base += n
 
 
-def open_input(source: Any, *, split: str | None = None, form: str | None = None) -> Opened:
+def open_input(
+    source: Any, *, split: str | None = None, form: str | None = None, progress: Progress = SILENT
+) -> Opened:
     """Detect what a source is: rows in memory, files that a path, a pattern or a URL names, or a dataset on the hub.
 
     Args:
         split: of a hub dataset (default train), or of one of ours (default both).
         form: the dialect of conversations; default as the first rows look.
+        progress: told which files are passed over.
 
     Raises:
         InputError: nothing there, or nothing that is known. UsageError: no such dialect, or an object that is no rows.
@@ -234,13 +240,16 @@ def open_input(source: Any, *, split: str | None = None, form: str | None = None
             return Opened(str(path), other, "tokens", TokenFiles(path, other, split))
         if not path.exists() and not has_magic(str(path)):
             return _with_kind(_on_hub(str(source), split), form)
-    files = list_files([path], ROW_NAMES).taken
+    listed_files = list_files([path], ROW_NAMES)
+    listed_files.recorded(progress)
+    files = listed_files.taken
     forms = {row_format_of(file) for file in files}  # refuses other kinds of files
     # Slices of lines and batches need files on a disk. Others, and those of several kinds, are read row by row, in the
     # order of their paths, as builds and the explorer do.
     is_one = len(forms) == 1 and not isinstance(path, RemoteFile)
     stored_as = {"lines": "jsonl", "parquet": "parquet", "arrow": "arrow"}.get(forms.pop(), "records")
-    return _with_kind(Opened(str(path), stored_as if is_one else "records", "chats", files), form)
+    opened = Opened(str(path), stored_as if is_one else "records", "chats", files, passed_over=listed_files.counts())
+    return _with_kind(opened, form)
 
 
 def _on_hub(name: str, split: str | None) -> Opened:

@@ -147,6 +147,16 @@ def test_a_column_that_no_row_fills_is_no_mask(tmp_path: Path) -> None:
     assert diagnose(as_parquet(made, tmp_path), renderer=renderer_of("chatml")).rules("warning") == ["mask-missing"]
 
 
+def test_files_that_are_passed_over_are_in_the_report(tmp_path: Path) -> None:
+    path = as_jsonl(as_rows(chats(2)), tmp_path)
+    (tmp_path / ".hidden.jsonl").write_bytes(path.read_bytes())
+    (tmp_path / "copy.jsonl").hardlink_to(path)
+    (tmp_path / "empty.jsonl").touch()
+    report = diagnose(tmp_path)
+    assert report.rows == 2
+    assert report.to_json()["source"]["passed_over"] == {"hidden": 1, "the same file": 1, "empty": 1}
+
+
 def test_rows_are_numbered_through_all_files_of_a_directory(tmp_path: Path) -> None:
     report = diagnose(as_directory(broken_rows(), tmp_path), renderer=renderer_of("chatml"))
     finding = report.finding("mask-all-zero")
