@@ -52,7 +52,6 @@ OF_MASKS: Final = (
     "labels-preshifted",
 )
 REWRITTEN: Final = frozenset(("labels-foreign",))
-WITHOUT: Final = frozenset(("mask-missing",))
 
 
 @dataclass
@@ -138,17 +137,16 @@ def repair_stops(report: Report, context: Context, folder: str | Path, path: str
         As `repair`; `rows` is 0.
     """
     assert context.encoder is not None
-    rules = [rule for rule in ("eot-not-in-stop-set",) if report.finding(rule)]
-    done = Repaired(str(path))
-    done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in rules}
-    if not rules or context.renderer is None or context.layout is None:
+    done, rule = Repaired(str(path)), "eot-not-in-stop-set"
+    done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule != rule}
+    if report.finding(rule) is None or context.renderer is None or context.layout is None:
         return done.to_json()
     # Other settings, such as the temperature, are copied.
     file = Path(folder) / "generation_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     served, missing = served_and_missing(context.encoder, context.renderer, context.layout)
     write_atomic(Path(path), (json.dumps(config | {"eos_token_id": [*served, *missing]}, indent=2) + "\n").encode())
-    done.repaired.update(rules)
+    done.repaired[rule] += 1
     return done.to_json()
 
 
@@ -175,7 +173,7 @@ def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) 
             # Each row is judged alone: the report names rules, and only the first rows in which they fired.
             counters = Counters(1)
             view = judge_rows(View(rows, scope, counters))
-            fired = sorted(wanted & ({*counters.hits} | (WITHOUT if rows.trained is None else set())))
+            fired = sorted(wanted & ({*counters.hits} | ({"mask-missing"} if rows.trained is None else set())))
             expected = _expected(view, with_empty_thoughts=with_thoughts) if fired else None
             row = dict(record.value)
             # Other labels than the ids may be anything, but where the mask is repaired they are written anew, too.

@@ -183,7 +183,6 @@ def test_rows_in_memory_may_hold_arrays(tmp_path: Path) -> None:
         ({"tokens": [], "labels": []}, "empty-row"),
         ({"input_ids": []}, "empty-row"),
         ({"input_ids": "x"}, "unusable-row"),
-        ({"input_ids": None, "labels": [1]}, "empty-row"),
         ({"input_ids": [1, 2], "labels": [1]}, "unusable-row"),
     ],
 )
