@@ -343,6 +343,7 @@ def test_gutenberg_can_be_built_over_its_stub(builder: Builder, hub: Hub) -> Non
 
 def test_the_plan_names_a_source_of_its_own_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that reads neither the hub nor notes, as docs/add_a_source.md adds it."""
+    (tmp_path / "chats.jsonl").write_text("{}\n")
     source: Any = chat_files([tmp_path / "chats.jsonl"])
     monkeypatch.setattr(builds, "plan", lambda settings: [Target("mine", "sft/mine", source)])
     (found,) = builds.describe(Settings(tmp_path))

@@ -42,7 +42,8 @@ from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.sources.roam import roam_notes
 from tests.killing import count_and_kill
 import niels_gpt.cache.build_all
-from niels_gpt.cli import corpora
+from niels_gpt.cli import corpora, terminal
+from niels_gpt.interrupts import interruptible
 
 
 def run(command):
@@ -57,7 +58,7 @@ def run(command):
     sys.argv = ["niels-gpt", *command]
     try:
         if command[0] == "build-all":
-            sys.exit(corpora.app(command))
+            interruptible(lambda: terminal.run(lambda: corpora.app(command)))
         main()
     except SystemExit as left:
         return left.code or 0

@@ -11,7 +11,7 @@ from niels_gpt.errors import InputError
 from niels_gpt.sources.base import SourceOptions, TextSource
 from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.inputs import Document, ReadProgress, Rejected, read_text, size_of
-from niels_gpt.sources.files.listing import MARKDOWN_NAMES, list_files
+from niels_gpt.sources.files.listing import MARKDOWN_NAMES, FileList, list_files
 from niels_gpt.store.remote import AnyFile
 
 # Front matter: a block between two lines of three dashes at the very top of a note.
@@ -34,7 +34,9 @@ class RoamNotes(FileSource[Document], TextSource):
     @classmethod
     def from_options(cls, options: SourceOptions) -> RoamNotes:
         """See `Source`."""
-        return roam_notes(options.folder)
+        folder = Path(options.folder)
+        # A missing folder is an error where it is read, so that `build-all` builds the other corpora all the same.
+        return roam_notes(folder) if folder.exists() else RoamNotes(FileList((folder,)), folder)
 
     @property
     def name(self) -> str:
