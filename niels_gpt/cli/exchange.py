@@ -74,7 +74,7 @@ class FormatFlags:
         typer.Option(
             "--shard-size",
             metavar="TOKENS",
-            help="About so many tokens in a file.",
+            help="At most so many tokens in a file; a longer row has one of its own.",
             **ranges.SHARD_TOKENS.option("--shard-size"),
         ),
     ] = SHARD_TOKENS

@@ -47,7 +47,7 @@ class LabelledRows(HubFiles):
             columns["assistant_masks"] = (rows.trained.astype(np.int8), rows.lengths)
         if "seq_lengths" in self.columns:
             columns["seq_lengths"] = (rows.text_lengths(), rows.texts_per_row())
-        self.append(columns, len(rows.ids))
+        self.append(columns, rows.lengths)
 
 
 def _use_hf(settings: Settings, splits: dict[str, Source]) -> list[str]:

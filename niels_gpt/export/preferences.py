@@ -127,7 +127,8 @@ class PreferenceSource:
             for name in self._chosen.lists
         }
         scalars = {name: np.array([row[name] for row in rows], dtype) for name, dtype in self._scalars.items()}
-        self._files.append({**lists, **scalars}, sum(len(values) for values, _ in lists.values()))
+        sizes = np.sum([lengths for _, lengths in lists.values()], axis=0)
+        self._files.append({**lists, **scalars}, sizes)
 
     def write(self, progress: Progress) -> dict[str, int]:
         """Write the rows of all groups, up to the limit.

@@ -59,7 +59,7 @@ def export(
         limit, max_length, too_long, packing, shuffle: which rows, in which order, cut and packed how, see
             `arranging.Arrangement`.
         binary: in formats that hold only 0 and 1, write weights above 0 as 1; without it other weights are refused.
-        shard_tokens: about how many tokens a file holds, in formats of several files.
+        shard_tokens: the most tokens of a file, in formats of several files; a longer row has a file of its own.
         overwrite: replace an earlier export at `out`.
         options: options of this format only, for example `assistant_masks=True` of `hf`.
 

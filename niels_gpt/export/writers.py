@@ -19,7 +19,7 @@ import numpy.typing as npt
 from niels_gpt.errors import storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.store.checksums import FileRecord, file_record
-from niels_gpt.store.gather import Int64s
+from niels_gpt.store.gather import Int64s, row_starts
 
 # A column of lists: the values of all rows, and how many each row has.
 Lists = tuple[npt.NDArray[Any], Int64s]
@@ -93,9 +93,9 @@ SPLIT_NAMES = {"train": "train", "val": "validation"}
 
 
 class HubFiles:
-    """One split as parquet files of about `most_tokens` tokens, named as on the hub.
+    """One split as parquet files of at most `most_tokens` tokens, named as on the hub.
 
-    A new file begins where rows would make the last one larger than that; rows are never cut.
+    Rows are never cut: a longer one has a file of its own.
 
     Args:
         split: "train" or "val".
@@ -115,22 +115,28 @@ class HubFiles:
         self._file: ParquetFile | None = None
         self._tokens = 0  # in the open file
 
-    def append(self, columns: Mapping[str, Lists | npt.NDArray[Any]], tokens: int) -> None:
-        """Append rows of so many tokens as a row group, to a new file if need be."""
-        # The check comes before writing, so a file is over the limit only if one portion of rows is.
-        if self._tokens + tokens > self._most:
-            self._end()
-        if self._file is None:
-            path = self._name.with_name(f"{self._name.name}-{len(self._closed):05d}.parquet")
-            self._file, self._tokens = ParquetFile(path, self.columns, self.scalars), 0
-        self._file.write(columns)
-        self._tokens += tokens
+    def append(self, columns: Mapping[str, Lists | npt.NDArray[Any]], sizes: Int64s) -> None:
+        """Append rows of so many tokens each, to new files where need be."""
+        # Sizes 3 4 2 with room for 8: ends 0 3 7 9, and two rows fit.
+        ends, first = row_starts(sizes), 0
+        while first < len(sizes):
+            room = ends[first] + self._most - self._tokens
+            stop = int(np.searchsorted(ends, room, side="right")) - 1
+            if self._file is None:
+                path = self._name.with_name(f"{self._name.name}-{len(self._closed):05d}.parquet")
+                self._file, stop = ParquetFile(path, self.columns, self.scalars), max(stop, first + 1)
+            if stop > first:
+                self._file.write({name: _rows(column, first, stop) for name, column in columns.items()})
+                self._tokens += int(ends[stop] - ends[first])
+                first = stop
+            if first < len(sizes):
+                self._end()
 
     def _end(self) -> None:
         """Close the open file, if there is one."""
         if self._file is not None:
             self._closed.append((self._file.path, self._file.close()))
-            self._file = None
+            self._file, self._tokens = None, 0
 
     def close(self) -> None:
         """Finish the files and rename them as on the hub, where the name says how many files there are."""
@@ -145,3 +151,12 @@ class HubFiles:
         """Close and delete an unfinished file; does nothing after `close`."""
         if self._file is not None:
             self._file.abandon()
+
+
+def _rows(column: Lists | npt.NDArray[Any], first: int, stop: int) -> Lists | npt.NDArray[Any]:
+    """The rows `first` to before `stop` of a column."""
+    if not isinstance(column, tuple):
+        return column[first:stop]
+    values, lengths = column
+    starts = row_starts(lengths)
+    return values[starts[first] : starts[stop]], lengths[first:stop]

@@ -13,6 +13,7 @@ from niels_gpt.export import export
 from tests.export.sources import Row, episodes, pretrain_cache, random_rows, sft_cache, untrained_first
 
 datasets = pytest.importorskip("datasets")
+parquet = pytest.importorskip("pyarrow.parquet")
 
 
 def opened(folder: Path, tmp_path: Path, split: str = "train") -> list[dict[str, list[int]]]:
@@ -147,3 +148,15 @@ def test_a_renderers_cache_goes_by_its_mask(tmp_path: Path) -> None:
     assert [label for _, own in found for label in own] == labels
     assert len(found) == 8
     assert 0 < sum(mask) < len(mask)
+
+
+def test_files_are_as_large_as_asked_for(tmp_path: Path) -> None:
+    """Also below the million tokens that are read at once; a longer row has a file of its own."""
+    rows = [*random_rows(300), *random_rows(3, longest=400, seed=2), *random_rows(20, seed=3)]
+    export(episodes(tmp_path / "in", rows), "hf", tmp_path / "out", shard_tokens=100)
+    assert as_rows(opened(tmp_path / "out", tmp_path)) == wanted(rows)
+    files = [parquet.read_table(path)["input_ids"].to_pylist() for path in sorted((tmp_path / "out/data").iterdir())]
+    sizes = [sum(map(len, file)) for file in files]
+    assert all(size <= 100 or len(file) == 1 for size, file in zip(sizes, files, strict=True))
+    # The next row would not have fit.
+    assert all(size + len(file[0]) > 100 for size, file in zip(sizes, files[1:], strict=False))
