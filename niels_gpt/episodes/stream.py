@@ -110,7 +110,7 @@ class GPTDataLoader(Loader[Batch]):
         if not found:
             raise CacheError(
                 f"{self.dataset_dir}: no token stream: expected train/tokens.bin, train/shard_00000/tokens.bin or "
-                "train/shard_00000.bin. Build one with: niels-gpt cache build-pretrain"
+                "train/shard_00000.bin. Build one with: niels-gpt build --kind pretrain"
             )
         ensure_log_output()
         for name in found:

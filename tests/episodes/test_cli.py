@@ -1,4 +1,4 @@
-"""`niels-gpt episodes ...`, run as a user runs it."""
+"""The commands on episodes, run as a user runs them."""
 
 from __future__ import annotations
 
