@@ -25,15 +25,13 @@ from niels_gpt.builds.encoder_protocol import ConversationEncoder
 from niels_gpt.builds.renderer_encoder import RenderingPolicy, Samples
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.errors import InputError, Mismatch, UsageError
-from niels_gpt.export.registry import format_named
 from niels_gpt.export.run import recorded_choices
 from niels_gpt.extras import check_library
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.reading import LoadedRecipe
-from niels_gpt.recipes.schema import SourceTable
+from niels_gpt.recipes.schema import RendererTable, SourceTable
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.renderers.registry import RendererOptions
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
@@ -109,7 +107,7 @@ def open_recipe(
         InputError: a file is missing or empty.
         TokenizerError: the tokenizer cannot be used. Else see `chat_files` and `RendererOptions.open`.
     """
-    options = _checked_options(loaded)
+    _check_early(loaded)
     # From here on addresses have commits, so that hashes, rows and lock are of one state of a repository.
     loaded = _at_commits(loaded)
     recipe = loaded.recipe
@@ -117,7 +115,7 @@ def open_recipe(
     tables = [table for table in recipe.sources if table.dataset is None]
     functions = {table.name: _function(loaded, table, allow_code) for table in tables}
     files = {table.name: _source(loaded, table, functions[table.name]) for table in tables}
-    encoder = _encoder(loaded, options, threads)
+    encoder = _encoder(loaded, threads)
     # After the encoder, because ids of another tokenizer are refused.
     stored = {name: _config_of_dataset(name, folder, encoder) for name, folder in datasets.items()}
     checks = _checks(loaded, tables)
@@ -130,17 +128,16 @@ def open_recipe(
     return OpenedRecipe(loaded, sources, datasets, configs, encoder)
 
 
-def _checked_options(loaded: LoadedRecipe) -> RendererOptions:
-    """The options of the renderer, after all that can be refused before any file is read."""
+def _check_early(loaded: LoadedRecipe) -> None:
+    """Refuse what can be refused before any file is read: building may take hours, and exports come last."""
     recipe = loaded.recipe
-    # Building may take hours, and exports come last: all of them have to be possible.
-    for export in recipe.exports:
-        _check_export(export.to, export.options)
+    for table in recipe.exports:
+        try:
+            recorded_choices(table.to, **table.options)
+        except UsageError as error:
+            raise UsageError(f"exports: {table.to}: {error}") from error
     if recipe.duplicates is not None and recipe.duplicates.near is not None:
         check_library("rensa")
-    options = _renderer_options(loaded)
-    options.check()
-    return options
 
 
 def _checks(loaded: LoadedRecipe, tables: Sequence[SourceTable]) -> dict[str, list[RowCheck]]:
@@ -258,28 +255,6 @@ def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: file_record(table_path(folder, name)).sha256 for name in names}
 
 
-def _check_export(to: str, options: Mapping[str, Any]) -> None:
-    chosen = format_named(to)
-    for name in options:
-        if name not in (*chosen.options, *_COMMON_EXPORT_OPTIONS):
-            known = ", ".join((*chosen.options, *_COMMON_EXPORT_OPTIONS))
-            raise UsageError(f"exports: {to} has no option {name!r}; expected one of {known}")
-    try:
-        recorded_choices(to, **options)  # refuses wrong values now, before hours of building
-    except UsageError as error:
-        raise UsageError(f"exports: {to}: {error}") from error
-
-
-# Keywords of `export.run.export` that every format has. Its other keywords are set by the recipe, not by options.
-_COMMON_EXPORT_OPTIONS = ("binary", "limit", "max_length", "packing", "shard_tokens", "shuffle", "too_long")
-
-
-def _renderer_options(loaded: LoadedRecipe) -> RendererOptions:
-    given = loaded.recipe.renderer
-    template = None if given.template is None else loaded.place(given.template)
-    return RendererOptions(given.name, template, given.date, given.options, given.isolate)
-
-
 def _tokenizer(loaded: LoadedRecipe) -> str:
     """The path of the tokenizer, resolved against the recipe's directory, or its name on the hub.
 
@@ -295,7 +270,7 @@ def _tokenizer(loaded: LoadedRecipe) -> str:
     return name
 
 
-def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None) -> ConversationEncoder:
+def _encoder(loaded: LoadedRecipe, threads: int | None) -> ConversationEncoder:
     recipe = loaded.recipe
     tokenizer = _tokenizer(loaded)
     # `None` and the defaults of [loss] mean the same to a renderer; sentinels allow only `None`.
@@ -314,11 +289,12 @@ def _encoder(loaded: LoadedRecipe, options: RendererOptions, threads: int | None
         )
     policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unwritten)
     samples: Samples = "per-conversation" if recipe.loss is None else recipe.loss.samples
-    images = None if recipe.renderer.images is None else loaded.place(recipe.renderer.images)
+    table = recipe.renderer
+    options = table if table.template is None else replace(table, template=loaded.place(table.template))
+    images = None if table.images is None else loaded.place(table.images)
     return as_encoder(options.open(tokenizer, images=images is not None), loss, policy, samples, images)
 
 
 def _writes_sentinels(loaded: LoadedRecipe) -> bool:
     """Whether conversations are written with sentinels: the tokenizer is SentencePiece and no renderer is set."""
-    is_named = _renderer_options(loaded) != RendererOptions() or loaded.recipe.renderer.images is not None
-    return is_sentencepiece(_tokenizer(loaded)) and not is_named
+    return is_sentencepiece(_tokenizer(loaded)) and loaded.recipe.renderer == RendererTable()

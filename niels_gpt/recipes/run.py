@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from niels_gpt.builds.executor import UnitExecutor
 from niels_gpt.builds.finished import differences
 from niels_gpt.episodes.build import build_episodes
@@ -38,27 +36,10 @@ from niels_gpt.recipes.schema import ExportTable
 from niels_gpt.sources.rejections import REJECTED_NAME
 from niels_gpt.store.files import json_bytes
 from niels_gpt.store.kinds import open_manifest
-from niels_gpt.store.manifest import (
-    Listing,
-    Model,
-    check_fields,
-    check_file_records,
-    check_files,
-    check_manifest_hash,
-    read_manifest,
-)
+from niels_gpt.store.manifest import check_files, check_manifest_hash, read_manifest
 from niels_gpt.store.split import IndexedSplit
 
 EXPORT_MANIFEST = "export.json"
-
-
-class _ExportSource(Model):
-    fingerprints: dict[str, Any] = Field(default_factory=dict)
-
-
-class _Export(Listing):
-    splits: dict[str, Any]
-    source: _ExportSource
 
 
 @dataclass(frozen=True)
@@ -222,20 +203,13 @@ def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str
     path = folder / EXPORT_MANIFEST
     found = read_manifest(path)
     check_manifest_hash(path, found)
-    check_fields(path, found, _Export, "manifest of an export")
-    check_file_records(path, found)
     check_files(folder, found["files"], manifest=EXPORT_MANIFEST, patterns=())
     # An export belongs to this build if it has the same splits of the same episodes, with the same options.
     splits = checked_split(table.split) or splits_of(source)
     prints = {name: IndexedSplit([source], name, min_tokens=0).fingerprint for name in splits}
     wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}
-    result = {
-        # Exports of earlier versions record fewer choices. A missing one is treated as equal, so that updating this
-        # package does not make finished exports unusable.
-        **{name: found.get(name, value) for name, value in wanted.items()},
-        "splits": list(found["splits"]),
-        "fingerprints": found["source"].get("fingerprints"),
-    }
+    result = {name: found.get(name) for name in wanted}
+    result |= {"splits": list(found["splits"]), "fingerprints": found["source"].get("fingerprints")}
     # `wanted` goes through JSON, so that its tuples and keys compare equal to those that were read from a file.
     if other := differences(result, json.loads(json_bytes(wanted))):
         raise Mismatch(
