@@ -55,7 +55,7 @@ def test_the_format_of_a_file(tmp_path: Path, name: str, data: bytes, expected: 
             "the name says nothing of rows (.jsonl, .ndjson, .json, .parquet, .arrow)",
         ),
         ("a.jsonl", b"PAR1\x15\x04", "is a parquet file; name it .parquet"),
-        ("a.txt", gzip.compress(PROSE), "a gz file; name it .gz, or decompress it"),
+        ("a.txt", gzip.compress(PROSE, mtime=0), "a gz file; name it .gz, or decompress it"),
     ],
 )
 def test_what_contradicts_is_refused_at_every_door(tmp_path: Path, name: str, data: bytes, expected: str) -> None:
