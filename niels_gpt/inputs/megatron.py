@@ -26,6 +26,7 @@ from niels_gpt.inputs.token_formats import (
     require,
     rows_from,
 )
+from niels_gpt.progress import Progress
 from niels_gpt.store.files import map_array
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -36,7 +37,6 @@ HEADER_BYTES = 34  # 9 magic, 8 version, 1 dtype code, 8 sequences, 8 documents
 
 
 def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
-    del options
     passed = path
     if path.is_dir():
         found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
@@ -50,7 +50,8 @@ def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
         indexes = [*files, *(_mask_of(file) for file in files if has_mask)]
         # Some of a .bin may be missing, which is reported when it is read.
         listed = [*indexes, *(file for file in (index.with_suffix(".bin") for index in indexes) if file.is_file())]
-        splits[split] = SplitFiles(listed, has_mask, partial(_read, files, has_mask), sum(map(_tokens_of, files)))
+        read = partial(_read, files, has_mask, options.progress)
+        splits[split] = SplitFiles(listed, has_mask, read, sum(map(_tokens_of, files)))
     return splits
 
 
@@ -67,7 +68,7 @@ def _tokens_of(index: Path) -> int:
     return tokens.stat().st_size // np.dtype(DTYPES[code]).itemsize if code in DTYPES and tokens.is_file() else 0
 
 
-def _read(files: list[Path], masked: bool) -> Iterator[Ids]:
+def _read(files: list[Path], masked: bool, progress: Progress) -> Iterator[Ids]:
     """The documents of files; with `masked` each has a mask beside it, of the same documents."""
     for file in files:
         code, starts, lengths = read_index(file)
@@ -87,8 +88,10 @@ def _read(files: list[Path], masked: bool) -> Iterator[Ids]:
             mask = map_file(mask_file.with_suffix(".bin"), DTYPES[mask_code])
             if not np.array_equal(mask_lengths, lengths) or len(mask) != len(tokens):
                 raise InputError(f"{mask_file}: other lengths than {file.name}; mask and tokens do not belong together")
-        # Megatron's builder writes documents without tokens, too; they have nothing to train.
+        # Megatron's builder also writes documents without tokens, which have nothing to train.
         filled = lengths > 0
+        if not filled.all():
+            progress.note(f"{file}: left out {int((~filled).sum()):,} documents without tokens")
         yield from rows_from(tokens, mask, starts[filled], lengths[filled], file)
 
 

@@ -147,8 +147,16 @@ def megatron_file(path: Path, lengths: list[int], documents: list[int], tokens: 
 def test_documents_of_megatron_may_be_empty(
     lengths: list[int], documents: list[int], found: list[list[int]], tmp_path: Path
 ) -> None:
+    notes: list[str] = []
+
+    class Noted(Progress):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
     megatron_file(tmp_path / "train.idx", lengths, documents)
-    import_episodes(tmp_path, "megatron", tmp_path / "back")
+    import_episodes(tmp_path, "megatron", tmp_path / "back", progress=Noted())
+    empty = len(documents) - 1 - len(found)
+    assert notes == ([f"{tmp_path / 'train.idx'}: left out {empty} documents without tokens"] if empty else [])
     assert ids_in(tmp_path / "back") == found
     assert diagnose(tmp_path).rows == len(found)
 
