@@ -13,10 +13,10 @@ import numpy as np
 import niels_gpt as ng
 from examples.practice_model import write_model
 from niels_gpt.config import TrainingConfig
+from niels_gpt.display.rows import visible
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.format.gather import shifted
 from niels_gpt.samples import chats_file
-from niels_gpt.token_display import visible
 
 HERE: Final = Path(__file__).parent / "concepts"
 # Fill, line and letters of each kind of token, near to those of terminals and notebooks.

@@ -16,7 +16,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from niels_gpt.explorer.example import ExampleView, view_rendered
+from niels_gpt.display.example import ExampleView
+from niels_gpt.explorer.example_view import view_rendered
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from niels_gpt.cli.demo import run_demo
+from niels_gpt.display.table import show_view
 from niels_gpt.explorer.example_view import view_example
-from niels_gpt.explorer.terminal_view import show_view
 from niels_gpt.progress import SILENT
 
 EXAMPLE_TOKENS = 42

@@ -7,6 +7,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
+from niels_gpt.display.html import notebook_html
+from niels_gpt.display.rows import TokenRow, TokenSpelling, spelling_of
+from niels_gpt.display.terminal import PREVIEW_TOKENS, in_colour, terminal_text
 from niels_gpt.errors import Mismatch, UsageError
 from niels_gpt.store.documents import DocumentSplit
 from niels_gpt.store.kinds import open_dataset_manifest
@@ -14,15 +17,6 @@ from niels_gpt.store.rows import Split, TokenText
 from niels_gpt.store.schema import SPLITS
 from niels_gpt.store.split import IndexedSplit
 from niels_gpt.store.tokenizer_hash import tokenizer_sha256
-from niels_gpt.token_display import (
-    PREVIEW_TOKENS,
-    TokenRow,
-    TokenSpelling,
-    in_colour,
-    notebook_html,
-    spelling_of,
-    terminal_text,
-)
 
 TOKENIZER_PLACES: Final = ("tokenizer", "../tokenizer", "../../tokenizer", "../../../tokenizer")
 

@@ -17,10 +17,10 @@ import typer
 from rich.console import Console
 
 from niels_gpt.cli.main import COMMANDS, function_of
-from niels_gpt.explorer.example import ExampleView, TokenView
-from niels_gpt.explorer.terminal_view import show_view
+from niels_gpt.display.example import ExampleView, TokenView
+from niels_gpt.display.rows import visible
+from niels_gpt.display.table import show_view
 from niels_gpt.samples import chats_file, notes_dir
-from niels_gpt.token_display import visible
 from tests.assets import ASSETS, needs_assets
 from tests.conftest import REPOSITORY, run_cli
 from tests.test_ranges import commands

@@ -125,8 +125,8 @@ def _batches(out: Path, eot: int, seed: int, console: Console) -> None:
 def _one_example(chats: Any, console: Console) -> None:
     import numpy as np
 
+    from niels_gpt.display.table import show_view
     from niels_gpt.explorer.example_view import view_example
-    from niels_gpt.explorer.terminal_view import show_view
 
     console.print(Rule("4. one example, token by token", align="left"))
     # The longest example that leaves room for four tokens, so that the picture also shows padding.

@@ -38,7 +38,7 @@ from niels_gpt.store.manifest import no_such_directory
 from niels_gpt.store.remote import AnyFile, RemoteFile, as_file
 
 if TYPE_CHECKING:
-    from niels_gpt.explorer.example import ExampleView
+    from niels_gpt.display.example import ExampleView
 
 
 RowLength = Annotated[
@@ -161,7 +161,7 @@ def _rendered(
     file: str | AnyFile, number: int, tokenizer: Path, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
 ) -> ExampleView:
     """A conversation with its tokens. All else is checked before the tokenizer is loaded, which takes seconds."""
-    from niels_gpt.explorer.example import view_rendered
+    from niels_gpt.explorer.example_view import view_rendered
     from niels_gpt.sources.chat_files import nth_conversation
 
     loss_on = loss.loss_on
@@ -172,7 +172,7 @@ def _rendered(
 
 
 def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:
-    from niels_gpt.explorer.terminal_view import print_view, show_view
+    from niels_gpt.display.table import print_view, show_view
 
     if as_json:
         print_view(view)
@@ -182,8 +182,8 @@ def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:
 
 def _print_messages(file: AnyFile, number: int, as_json: bool) -> None:
     """Print a conversation's messages as text; used without --tokenizer."""
+    from niels_gpt.display.rows import printable
     from niels_gpt.sources.chat_files import nth_conversation
-    from niels_gpt.token_display import printable
 
     found = nth_conversation(file, number)
     if as_json:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final, Literal
 
-from niels_gpt.token_display import Colour, span
+from niels_gpt.display.html import span
+from niels_gpt.display.rows import Colour
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")

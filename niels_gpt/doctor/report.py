@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Final
 
+from niels_gpt.display.html import CSS
+from niels_gpt.display.terminal import in_colour
 from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity, WindowToken
-from niels_gpt.token_display import CSS, in_colour
 
 __all__ = ["SEVERITIES", "VERSION", "Evidence", "Finding", "Report", "Severity", "Silenced", "WindowToken"]
 

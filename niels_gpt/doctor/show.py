@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from niels_gpt.display.rows import STYLES, visible
 from niels_gpt.doctor.evidence import SEVERITIES, Evidence, Severity
 from niels_gpt.doctor.rules import RULES, Rule, thread_url
-from niels_gpt.token_display import STYLES, visible
 
 if TYPE_CHECKING:  # a report imports this module to show itself
     from niels_gpt.doctor.report import Finding, Report

@@ -10,11 +10,11 @@ from typing import Final
 
 from rich.text import Text
 
+from niels_gpt.display.rows import MEANINGS, STYLES, Colour, printable
 from niels_gpt.renderers.kinds import Kind
 from niels_gpt.renderers.template.probe_results import STATUSES, ProbeResult, Status, TemplateReport
 from niels_gpt.renderers.template.proofs.stops import NO_STOP
 from niels_gpt.renderers.types import Piece
-from niels_gpt.token_display import MEANINGS, STYLES, Colour, printable
 
 COLOURS: Final[dict[Status, str]] = {"proven": "bold green", "partial": "bold yellow", "refused": "bright_black"}
 MEANING: Final[dict[Status, str]] = {

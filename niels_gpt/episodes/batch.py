@@ -9,10 +9,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.display.rows import spelling_of
+from niels_gpt.display.terminal import PREVIEW_TOKENS, in_colour, terminal_text
 from niels_gpt.format.collate import TensorFields
 from niels_gpt.format.display import BatchView, rows_of_batch
 from niels_gpt.required_torch import torch
-from niels_gpt.token_display import PREVIEW_TOKENS, in_colour, spelling_of, terminal_text
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 ::
 
-    one example       example.py (tokens with their facts)  <  example_view.py (a row of a dataset of ours)
-                      terminal_view.py, html.py             the example printed, or as HTML
+    one example       example_view.py (a row of a dataset of ours, as `niels_gpt.display` shows it), html.py
 
     the page          server.py (HTTP)  >  api.py, requests.py (typed requests, JSON answers)  >  the modules below
       renderers       renderer_list.py, rendering.py        a conversation, rendered by any family or template

@@ -1,4 +1,4 @@
-"""One row of a dataset of ours, token by token: what each is, what is predicted after it, and whether that counts.
+"""A conversation, or a row of a dataset of ours, token by token: its kind, its target, its loss.
 
 Rows of examples and episodes come through the loaders, so that what is shown is what a training step sees. Those of
 episodes need torch, which takes seconds to load, and are imported where they are used; caches are shown without it.
@@ -14,16 +14,22 @@ import numpy as np
 
 from niels_gpt.config import TrainingConfig
 from niels_gpt.datasets import Dataset, open_dataset, token_text_of
+from niels_gpt.display.example import Bools, ExampleView, Ints, TokenColumns
+from niels_gpt.display.rows import CONTEXT, LABEL, PADDING, SAMPLED, SCAFFOLD, TRAINED, TokenSpelling
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.errors import UsageError
-from niels_gpt.explorer.example import Bools, ExampleView, Ints, TokenColumns
+from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.messages import Conversation
 from niels_gpt.preferences.dataset import describe_completion
 from niels_gpt.ranges import BLOCK_SIZE, LENGTH
+from niels_gpt.renderers.family import Family
+from niels_gpt.renderers.kinds import Kind
+from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.masks import batch_weights, loss_weights
+from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.store.documents import DocumentSplit
 from niels_gpt.store.kinds import require_rows
 from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.store.rows import TokenText
-from niels_gpt.token_display import CONTEXT, PADDING, SCAFFOLD, TRAINED
 
 if TYPE_CHECKING:
     from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
@@ -68,6 +74,42 @@ def view_example(
     text = token_text or token_text_of(cache, dataset.manifest, tokenizer)
     view = _view_sft if dataset.kind == "sft" else _view_pretrain
     return view(dataset, number, split, T, text)
+
+
+def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: LossOn | None = None) -> ExampleView:
+    """The tokens of a conversation; by default the tokens that the model itself would emit are trained.
+
+    Raises:
+        MessageError: the renderer refuses the conversation.
+    """
+    renderer = renderer.with_kwargs(chat.chat_template_kwargs)
+    try:
+        made = renderer.render_many([chat.messages], tools=[chat.tools])  # arrays; `render` returns lists
+        trained = np.asarray(batch_weights(made, on or LossOn(), allow_partial=True) > 0, np.bool_)
+    except MessageError:
+        rendered = renderer.render(chat.messages, tools=chat.tools)
+        loss_weights(rendered, chat.messages, on or LossOn(), allow_partial=True)  # its error names no batch
+        raise
+    ids, sampled, body = made.ids, made.sampled, made.is_content
+    conditions = [trained, sampled, body, made.kinds == Kind.LABEL]
+    tokens = TokenColumns(
+        ids=ids,
+        targets=np.append(ids[1:], 0),
+        kinds=np.select(conditions, [TRAINED, SAMPLED, CONTEXT, LABEL], SCAFFOLD).astype(np.uint8),
+        target_trained=np.append(trained[1:], False),
+        spelling=TokenSpelling(renderer.encoder.token_bytes),
+        no_target=True,
+        segments=made.message_indices + 1,
+        roles=[message["role"] for message in chat.messages],
+        sampled=sampled,
+        body=body,
+    )
+    name = renderer.name if isinstance(renderer, Family) else "template"
+    title = (
+        f"{chat.where}: {len(ids):,} tokens, {int(sampled.sum()):,} sampled, {int(trained.sum()):,} trained, "
+        f"renderer {name}, attribution {made.attribution[0]}"
+    )
+    return ExampleView(title, tokens, has_text=True)
 
 
 def view_episode(

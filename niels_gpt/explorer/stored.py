@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.datasets import open_dataset, token_text_of
+from niels_gpt.display.rows import raw_spelling, whole
 from niels_gpt.errors import CacheError, InputError, Mismatch, UsageError
 from niels_gpt.explorer.dataset import About, Filter, Page, RowDetail, RowSummary, check_row, scanned
 from niels_gpt.explorer.example_view import view_example
@@ -19,7 +20,6 @@ from niels_gpt.store.documents import DocumentSplit
 from niels_gpt.store.kinds import is_dataset
 from niels_gpt.store.rows import Row, Split, TokenText
 from niels_gpt.store.schema import META_NAME
-from niels_gpt.token_display import raw_spelling, whole
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48  # in the list of rows

@@ -17,12 +17,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.explorer.example import ExampleView, TokenView
+from niels_gpt.display.example import ExampleView, TokenView
+from niels_gpt.display.rows import Colour, whole
 from niels_gpt.messages import Message, weight_of
 from niels_gpt.renderers.kinds import CONTENT, MODEL_KINDS, Kind
 from niels_gpt.renderers.kinds import SAMPLED as OF_MODEL
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.token_display import Colour, whole
 
 Bools = npt.NDArray[np.bool_]
 

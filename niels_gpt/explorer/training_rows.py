@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.builds.renderer_encoder import render_one
+from niels_gpt.display.rows import TokenSpelling
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.dataset import check_row
@@ -32,7 +33,6 @@ from niels_gpt.store.rows import TokenText
 from niels_gpt.store.schema import INDEX_NAME, MASK_NAME, TOKENS_NAME
 from niels_gpt.store.shards import EPISODE_TOKENS
 from niels_gpt.store.split import IndexedSplit, open_split
-from niels_gpt.token_display import TokenSpelling
 
 CHAT_ROWS = 2000  # of a chat file; enough to see how it packs
 MOST_BLOCK = 1 << 20

@@ -17,18 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.display.html import notebook_html
+from niels_gpt.display.rows import Spelling, TokenRow, spelling_of, weighted_row
+from niels_gpt.display.terminal import PREVIEW_TOKENS, in_colour, terminal_text
 from niels_gpt.errors import UsageError
 from niels_gpt.store.masks import IGNORE_INDEX
-from niels_gpt.token_display import (
-    PREVIEW_TOKENS,
-    Spelling,
-    TokenRow,
-    in_colour,
-    notebook_html,
-    spelling_of,
-    terminal_text,
-    weighted_row,
-)
 
 Array = npt.NDArray[Any]
 

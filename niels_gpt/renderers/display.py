@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt import token_display
+from niels_gpt.display import html, terminal
+from niels_gpt.display.rows import CONTEXT, LABEL, SAMPLED, SCAFFOLD, TRAINED, TokenRow
 from niels_gpt.renderers import kinds
 from niels_gpt.renderers.kinds import Kind
-from niels_gpt.token_display import CONTEXT, LABEL, SAMPLED, SCAFFOLD, TRAINED, TokenRow
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class TokenColumns:
         return sampled
 
     def colours(self) -> npt.NDArray[np.intp]:
-        """Places in `COLOURS` of `token_display`, one per token."""
+        """Places in `COLOURS` of `display/rows.py`, one per token."""
         trained = np.zeros(len(self.ids), np.bool_) if self.weights is None else self.weights > 0
         # `np.select` takes the first condition that holds, so the order is that of the colours above.
         conditions = [trained, self.sampled, (self.kinds & kinds.CONTENT) != 0, self.kinds == Kind.LABEL]
@@ -83,9 +83,9 @@ def summary(columns: TokenColumns, attribution: str) -> str:
 
 def terminal_text(columns: TokenColumns) -> str:
     """The rendering as running text in ANSI colours, with a legend in front."""
-    return token_display.terminal_text([columns.row()], columns.spelling)
+    return terminal.terminal_text([columns.row()], columns.spelling)
 
 
 def notebook_html(columns: TokenColumns, attribution: str) -> str:
     """The rendering as HTML: a span for each token, its id and facts in the tooltip."""
-    return token_display.notebook_html(summary(columns, attribution), [columns.row()], columns.spelling)
+    return html.notebook_html(summary(columns, attribution), [columns.row()], columns.spelling)

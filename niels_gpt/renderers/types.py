@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.display.rows import TokenSpelling
 from niels_gpt.errors import MessageError, UsageError
 from niels_gpt.messages import Message
 from niels_gpt.renderers.display import TokenColumns, notebook_html, summary, terminal_text
@@ -31,7 +32,6 @@ from niels_gpt.renderers.kinds import CONTENT, KIND_BITS, SAMPLED, kinds_of
 from niels_gpt.renderers.kinds import Piece as Piece
 from niels_gpt.renderers.loss import LossOn, Preset, check_full, extract_message_tool_names
 from niels_gpt.renderers.notes import NO_NOTES, Notes, Unwritten
-from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.pieces import edges_of
 
 IGNORED = -100  # the label of a token that is not in the loss, as torch's cross entropy ignores it by default

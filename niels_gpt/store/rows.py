@@ -27,19 +27,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.display.html import notebook_html
+from niels_gpt.display.rows import TokenRow, spelling_of, weighted_row
+from niels_gpt.display.terminal import PREVIEW_TOKENS, in_colour, terminal_text
 from niels_gpt.errors import UsageError
 from niels_gpt.store.gather import CHUNK_ROWS, CHUNK_TOKENS, Array, Int64s, gather, row_starts, slices_of_tokens
 from niels_gpt.store.index_sets import IndexSet, Span
 from niels_gpt.store.masks import IGNORE_INDEX
-from niels_gpt.token_display import (
-    PREVIEW_TOKENS,
-    TokenRow,
-    in_colour,
-    notebook_html,
-    spelling_of,
-    terminal_text,
-    weighted_row,
-)
 
 Bools = npt.NDArray[np.bool_]
 Tokens = npt.NDArray[np.unsignedinteger[Any]]
@@ -82,7 +76,7 @@ class Row:
         return f"{len(self.ids):,} tokens, {trained:,} trained{packed}"
 
     def shown(self) -> TokenRow:
-        """The row for `token_display`."""
+        """The row as `niels_gpt.display` shows it."""
         weights = np.ones(len(self.ids), np.uint8) if self.weights is None else self.weights
         heading = f"row {self.number:,}: {self._counts()}"
         return weighted_row(self.ids, weights, self.segment_ids, heading=heading)

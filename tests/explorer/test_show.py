@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
-from niels_gpt.explorer.terminal_view import print_view, show_view
+from niels_gpt.display.example import ExampleView, TokenColumns, TokenView
+from niels_gpt.display.rows import COLOURS, CONTEXT, PADDING, TRAINED, TokenSpelling
+from niels_gpt.display.table import print_view, show_view
 from niels_gpt.samples import chats_file
-from niels_gpt.token_display import COLOURS, CONTEXT, PADDING, TRAINED, TokenSpelling
 from tests.conftest import run_cli
 
 WORDS = ["", " one", "two\n", "日本", " ", "\x1b[2J"]

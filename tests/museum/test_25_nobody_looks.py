@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
+from niels_gpt.display.table import flow
 from niels_gpt.doctor import diagnose
-from niels_gpt.explorer.example import view_rendered
-from niels_gpt.explorer.terminal_view import flow
+from niels_gpt.explorer.example_view import view_rendered
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.doctor.made import chats

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from niels_gpt.display.rows import TokenSpelling
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.rows import ChatRow
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.token_display import TokenSpelling
 
 WINDOW: Final = 6  # tokens shown on either side of the first difference
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from niels_gpt.display.rows import TokenSpelling
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.layout import Layout
@@ -17,7 +18,6 @@ from niels_gpt.messages import normalise
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.token_display import TokenSpelling
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder

@@ -1,4 +1,4 @@
-"""Tokens in colour: their kinds and colours, running text for a terminal, HTML with a tooltip per token for a notebook.
+"""Tokens as they are shown: their kinds and colours, their texts, and rows of them (`TokenRow`).
 
 Renderings, batches, stored rows and findings all show themselves through a list of `TokenRow`::
 
@@ -10,18 +10,14 @@ Renderings, batches, stored rows and findings all show themselves through a list
                 2 × padding
 
 The colours of terminals and notebooks are here. Those of the explorer, which also shows roles, are in its `style.css`.
-`niels-gpt show`, the doctor's report, and what `RenderedTokens`, datasets and batches show of themselves all use these.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from html import escape
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -57,27 +53,7 @@ MEANINGS: dict[Colour, str] = {
     "scaffold": "scaffold: the format's own",
     "padding": "padding",
 }
-_NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")  # 30 to 37 in ANSI
 _VISIBLE = {" ": "·", "\n": "⏎", "\t": "⇥"}
-
-
-def ansi_code(style: str) -> str:
-    """The ANSI code of a style in rich's words: `bold black on green` -> `1;30;42`.
-
-    It knows `bold`, the eight colours, their `bright_` forms and `on`. `default` has no code: it is the terminal's own
-    colour.
-    """
-    # Colours are 30 to 37, bright ones 90 to 97; as backgrounds 40 to 47 and 100 to 107.
-    codes, background = [], 0
-    for word in style.split():
-        if word == "bold":
-            codes.append(1)
-        elif word == "on":
-            background = 10
-        elif word != "default":
-            bright = 60 if word.startswith("bright_") else 0
-            codes.append(30 + _NAMES.index(word.removeprefix("bright_")) + bright + background)
-    return ";".join(map(str, codes))
 
 
 def visible(text: str) -> str:
@@ -132,17 +108,6 @@ def raw_spelling(spelling: Spelling) -> Spelling:
 
 
 _BYTES: Final = re.compile("[\udc80-\udcff]")  # how `surrogateescape` writes bytes that are no whole character
-MOST_TOKENS: Final = 20_000  # in HTML: a notebook becomes slow with more
-PREVIEW_TOKENS: Final = 400  # of what `print` shows besides the line of counts
-
-_ANSI: Final = {kind: ansi_code(style) for kind, style in STYLES.items()}
-
-CSS: Final = """
-.ng-tokens { font: .85em/1.7 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; white-space: pre-wrap;
-  overflow-wrap: anywhere; }
-.ng-tokens span { border-radius: 2px; } .ng-tokens span:hover { outline: 1px solid #2a62c9; }
-.ng-head { opacity: .7; font-size: .85em; margin: .3em 0; }
-""" + "".join(f".ng-{kind} {{ {rules} }}\n" for kind, rules in NOTEBOOK_STYLES.items() if rules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,73 +187,7 @@ def spelling_of(tokenizer: Any) -> Spelling | None:
     return spelling
 
 
-def in_colour() -> bool:
-    """Whether `print` goes to a terminal that should get colours; https://no-color.org is respected."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
-
-
-def terminal_text(rows: Sequence[TokenRow], spelling: Spelling | None = None, *, most: int | None = None) -> str:
-    """The rows as running text in ANSI colours, with a legend in front.
-
-    Args:
-        spelling: the text of an id; default the id itself and a space.
-        most: show at most so many tokens, and then how many are left out.
-    """
-    shown, left_out = _first(rows, most)
-    legend = "  ".join(_coloured(f" {MEANINGS[kind]} ", kind) for kind in _kinds_of(shown))
-    parts = [legend, "\n\n"]
-    text_of = _cached(spelling)
-    for row in shown:
-        if row.heading:
-            parts.append(f"{_coloured(row.heading, 'padding')}\n")
-        for number, part in enumerate(row.texts()):
-            if number:
-                parts.append(_coloured(f"\n── text {number + 1} ──\n", "padding"))
-            texts = [text_of(token) for token in row.ids[part].tolist()]
-            parts += [_coloured(text, kind) for text, kind in _runs(texts, row.kinds[part].tolist())]
-        if row.n_padding:
-            parts.append(_coloured(f"\n{row.n_padding:,} × padding", "padding"))
-        parts.append("\n")
-    if left_out:
-        parts.append(_coloured(f"and {left_out:,} more tokens\n", "padding"))
-    return "".join(parts)
-
-
-def notebook_html(head: str, rows: Sequence[TokenRow], spelling: Spelling | None = None) -> str:
-    """The rows as HTML: a span for each token, its place, id and facts in the tooltip.
-
-    Args:
-        head: the first line, as plain text.
-    """
-    shown, left_out = _first(rows, MOST_TOKENS)
-    legend = " ".join(f'<span class="ng-{kind}">{escape(MEANINGS[kind])}</span>' for kind in _kinds_of(shown))
-    text_of = _cached(spelling)
-    parts = [f'<style>{CSS}</style><div class="ng-head">{escape(head)}. {legend}</div>']
-    for row in shown:
-        if row.heading:
-            parts.append(f'<div class="ng-head">{escape(row.heading)}</div>')
-        for number, part in enumerate(row.texts()):
-            if number:
-                parts.append(f'<div class="ng-head">text {number + 1}</div>')
-            spans = [
-                span(text_of(int(row.ids[at])), COLOURS[row.kinds[at]], f"{at}: id {int(row.ids[at])}, {row.facts(at)}")
-                for at in range(part.start, part.stop)
-            ]
-            parts.append(f'<div class="ng-tokens">{"".join(spans)}</div>')
-        if row.n_padding:
-            parts.append(f'<div class="ng-tokens"><span class="ng-padding">{row.n_padding:,} × padding</span></div>')
-    if left_out:
-        parts.append(f'<div class="ng-head">and {left_out:,} more tokens</div>')
-    return "".join(parts)
-
-
-def span(text: str, kind: Colour, tip: str) -> str:
-    """One token as HTML; `tip` appears when the pointer is over it."""
-    lines = "⏎\n".join(escape("".join(map(printable, line))) for line in text.split("\n"))
-    return f'<span class="ng-{kind}" title="{escape(tip)}">{lines}</span>'
-
-
-def _first(rows: Sequence[TokenRow], most: int | None) -> tuple[list[TokenRow], int]:
+def first_tokens(rows: Sequence[TokenRow], most: int | None) -> tuple[list[TokenRow], int]:
     """The rows cut after `most` tokens, and how many tokens are left out.
 
     Rows of 4, 3 and 2 tokens with `most` 5 are shown as rows of 4 and 1 tokens; 4 are left out.
@@ -309,36 +208,12 @@ def _first(rows: Sequence[TokenRow], most: int | None) -> tuple[list[TokenRow], 
     return shown, total - sum(len(row.ids) for row in shown)
 
 
-def _kinds_of(rows: Sequence[TokenRow]) -> list[Colour]:
+def kinds_of(rows: Sequence[TokenRow]) -> list[Colour]:
     """The kinds that occur in the rows, in the order of `COLOURS`, for the legend."""
     found = {place for row in rows for place in np.unique(row.kinds).tolist()}
     return [kind for place, kind in enumerate(COLOURS) if place in found]
 
 
-def _cached(spelling: Spelling | None) -> Spelling:
+def cached(spelling: Spelling | None) -> Spelling:
     # Most ids of a conversation occur several times, and decoding one takes microseconds.
     return cache(raw_spelling(spelling) if spelling else (lambda token: f"{token} "))
-
-
-def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Colour]]:
-    """Neighbouring tokens of one kind, joined.
-
-    ::
-
-        texts  Hi  !  <e>      kinds  context context scaffold   ->   ("Hi!", context), ("<e>", scaffold)
-    """
-    start = 0
-    for at in range(1, len(kinds) + 1):
-        if at == len(kinds) or kinds[at] != kinds[start]:
-            yield whole("".join(texts[start:at])), COLOURS[kinds[start]]
-            start = at
-
-
-def _coloured(text: str, kind: Colour) -> str:
-    """Text in the colour of its kind; a colour ends before a line does, or terminals paint the rest of the line."""
-    lines = ["".join(map(printable, line)) for line in text.split("\n")]
-    code = _ANSI[kind]
-    if not code:
-        return "\n".join(lines)
-    end = "\n" if kind == "padding" else "⏎\n"  # headings and separators are ours: their line ends are not data
-    return end.join(f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in lines)

@@ -1,7 +1,7 @@
 """One example as a sequence of tokens with their facts: id, text, kind, target, loss.
 
-`TokenColumns` holds the facts in arrays and makes the `TokenView` of a token when it is accessed. `view_rendered` makes
-the example of a conversation; `example_view` those of stored rows.
+`TokenColumns` holds the facts in arrays and makes the `TokenView` of a token when it is accessed.
+`explorer/example_view.py` makes them of conversations and stored rows.
 """
 
 from __future__ import annotations
@@ -14,25 +14,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.errors import MessageError
-from niels_gpt.messages import Conversation
-from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.kinds import Kind
-from niels_gpt.renderers.loss import LossOn
-from niels_gpt.renderers.masks import batch_weights, loss_weights
-from niels_gpt.renderers.template.renderer import DefaultRenderer
-from niels_gpt.token_display import (
-    COLOURS,
-    CONTEXT,
-    LABEL,
-    SAMPLED,
-    SCAFFOLD,
-    TRAINED,
-    Colour,
-    TokenSpelling,
-    raw_spelling,
-    whole,
-)
+from niels_gpt.display.rows import COLOURS, Colour, raw_spelling, whole
 
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
@@ -165,39 +147,3 @@ class ExampleView:
     has_text: bool
     episodes: tuple[int, ...] = ()
     n_tokens: int = 0
-
-
-def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: LossOn | None = None) -> ExampleView:
-    """The tokens of a conversation; by default the tokens that the model itself would emit are trained.
-
-    Raises:
-        MessageError: the renderer refuses the conversation.
-    """
-    renderer = renderer.with_kwargs(chat.chat_template_kwargs)
-    try:
-        made = renderer.render_many([chat.messages], tools=[chat.tools])  # arrays; `render` returns lists
-        trained = np.asarray(batch_weights(made, on or LossOn(), allow_partial=True) > 0, np.bool_)
-    except MessageError:
-        rendered = renderer.render(chat.messages, tools=chat.tools)
-        loss_weights(rendered, chat.messages, on or LossOn(), allow_partial=True)  # its error names no batch
-        raise
-    ids, sampled, body = made.ids, made.sampled, made.is_content
-    conditions = [trained, sampled, body, made.kinds == Kind.LABEL]
-    tokens = TokenColumns(
-        ids=ids,
-        targets=np.append(ids[1:], 0),
-        kinds=np.select(conditions, [TRAINED, SAMPLED, CONTEXT, LABEL], SCAFFOLD).astype(np.uint8),
-        target_trained=np.append(trained[1:], False),
-        spelling=TokenSpelling(renderer.encoder.token_bytes),
-        no_target=True,
-        segments=made.message_indices + 1,
-        roles=[message["role"] for message in chat.messages],
-        sampled=sampled,
-        body=body,
-    )
-    name = renderer.name if isinstance(renderer, Family) else "template"
-    title = (
-        f"{chat.where}: {len(ids):,} tokens, {int(sampled.sum()):,} sampled, {int(trained.sum()):,} trained, "
-        f"renderer {name}, attribution {made.attribution[0]}"
-    )
-    return ExampleView(title, tokens, has_text=True)

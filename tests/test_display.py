@@ -18,20 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import niels_gpt as ng
+from niels_gpt.display.html import notebook_html
+from niels_gpt.display.rows import CONTEXT, TokenRow, TokenSpelling, weighted_row, whole
+from niels_gpt.display.terminal import terminal_text
 from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.errors import UsageError
 from niels_gpt.format.display import BatchView
-from niels_gpt.token_display import (
-    CONTEXT,
-    TokenRow,
-    TokenSpelling,
-    notebook_html,
-    terminal_text,
-    weighted_row,
-    whole,
-)
 from tests.episodes.made import write_split
 from tests.renderers.small import family
 
@@ -96,7 +90,7 @@ def test_a_batch_shows_text_where_a_tokenizer_is_passed(dataset: Path, capsys: p
 
 def test_print_in_a_real_terminal_is_in_colour(dataset: Path) -> None:
     code = (
-        "from pathlib import Path\nimport niels_gpt as ng\nfrom tests.test_token_display import batch_of\n"
+        "from pathlib import Path\nimport niels_gpt as ng\nfrom tests.test_display import batch_of\n"
         f"print(batch_of(Path({str(dataset)!r})))\nprint(ng.open({str(dataset)!r}))\n"
         f"print(ng.open({str(dataset)!r}).splits['train'].row(1))\n"
     )
@@ -146,7 +140,7 @@ def test_a_preview_is_a_prefix_and_says_how_much_is_left_out(sizes: list[int], m
 
 
 def test_long_html_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("niels_gpt.token_display.MOST_TOKENS", 5)
+    monkeypatch.setattr("niels_gpt.display.html.MOST_TOKENS", 5)
     row = weighted_row(np.arange(8), np.ones(8), np.array([1, 1, 1, 2, 2, 2, 3, 3]))
     page = notebook_html("head", [row])
     assert len(SPAN.findall(page)) == 5

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from niels_gpt.explorer.example import ExampleView, TokenColumns, TokenView
-from niels_gpt.token_display import MEANINGS, STYLES, Colour, printable, visible, whole
+from niels_gpt.display.example import ExampleView, TokenColumns, TokenView
+from niels_gpt.display.rows import MEANINGS, STYLES, Colour, printable, visible, whole
 
 PADDING_ROWS = 2  # of the table; more padding is only counted
 _WIDEST = 24  # columns for a token's text; the row of a longer text is wider
