@@ -79,7 +79,7 @@ def test_the_doctor_says_nothing_of_nothing(ask: Ask, tokenizer_dir: Path) -> No
 @pytest.mark.parametrize("command", [("info",), ("verify",), ("show",)])
 def test_a_file_in_place_of_a_cache(ask: Ask, command: tuple[str, ...]) -> None:
     code, error = ask(*command, "text")
-    assert (code, "text: a file; expected a cache" in error) == (3, True), error
+    assert (code, "text: a file; expected a dataset, which is a directory. Build first: " in error) == (3, True), error
 
 
 def test_a_megatron_prefix_that_is_not_there(ask: Ask) -> None:

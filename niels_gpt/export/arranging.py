@@ -193,7 +193,7 @@ def _fitting(source: Source, width: int, policy: str) -> Int64s | None:
         at = int(np.argmax(long))
         raise UsageError(
             f"{source.dataset.path}: row {at:,} of {source.split.name} has {int(lengths[at]):,} tokens, more than "
-            f"{width:,}, and so have {int(long.sum()) - 1:,} others; raise max_length, or choose a policy for them: "
-            "too_long 'head', 'tail', 'drop_partial_turn' or 'skip'"
+            f"{width:,}, and so have {int(long.sum()) - 1:,} others; raise --sequence-length (max_length), or choose "
+            "what happens to them with --too-long (too_long): head, tail, drop_partial_turn or skip"
         )
     return np.flatnonzero(~long) if long.any() else None

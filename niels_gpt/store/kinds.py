@@ -88,7 +88,10 @@ def open_meta(folder: Path) -> Manifest:
     if not folder.exists():
         raise no_such_directory(folder, expected)
     if not folder.is_dir():
-        raise CacheError(f"{folder}: a file; expected {expected}")
+        raise CacheError(
+            f"{folder}: a file; expected a dataset, which is a directory. Build first: niels-gpt build {folder} "
+            "--tokenizer MODEL --out DIR"
+        )
     path = folder / META_NAME
     meta = read_manifest(path)
     if meta.get("built") is False:

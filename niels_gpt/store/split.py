@@ -347,7 +347,7 @@ def open_split(
         at = int(np.argmax(everything.lengths > width))
         raise CacheError(
             f"{everything.describe(at)}: {everything.lengths[at]:,} tokens do not fit into rows of {width:,}, nor do "
-            f"{opened.too_long - 1:,} other episodes; raise block_size, or choose what happens to them: "
-            "too_long='head', 'tail', 'drop_partial_turn' or 'skip'"
+            f"{opened.too_long - 1:,} other episodes; raise the sequence length (--sequence-length, block_size), or "
+            "choose what happens to them with --too-long (too_long): head, tail, drop_partial_turn or skip"
         )
     return opened
