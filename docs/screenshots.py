@@ -12,12 +12,14 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+import niels_gpt as ng
 from niels_gpt.doctor import diagnose
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.findings import read_findings
@@ -56,7 +58,6 @@ def dataset(page: Any) -> None:
 
 def training(page: Any) -> None:
     """Packed rows."""
-    page.get_by_text("From all 100 rows.").wait_for()
     page.get_by_role("radio", name="As trained").click()
     page.get_by_label("Block size, tokens").fill("1000")
     page.get_by_label("Block size, tokens").press("Tab")
@@ -92,21 +93,35 @@ VIEWS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
 }
 
 
+@contextmanager
+def served(explorer: Explorer) -> Iterator[str]:
+    """The address of the page of an explorer."""
+    listening = bound(0)
+    server = server_of(explorer)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield f"http://{HOST}:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
+    explorer.close()
+
+
 def main(wanted: list[str]) -> None:
     """Write the pictures, or those that are named."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None or not ASSETS.is_dir():
         sys.exit("needs a Chromium (apt-get install chromium) and tokenizers ($NGPT_ASSETS)")
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        report, chats = Path(folder) / "report.json", Path(folder) / "chats.jsonl"
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        report, chats, episodes = Path(folder) / "report.json", Path(folder) / "chats.jsonl", Path(folder) / "chats"
         chats.write_bytes(chats_file().read_bytes())
         report.write_text(json.dumps(diagnose(chats, tokenizer=ASSETS / TOKENIZERS[0], max_length=512).to_json()))
+        ng.build(chats, episodes, tokenizer=str(ASSETS / TOKENIZERS[0]))
         renderers = RendererList([str(ASSETS / name) for name in TOKENIZERS])
-        explorer = Explorer(renderers, open_dataset(chats, renderers), read_findings(report))
-        listening = bound(0)
-        server = server_of(explorer)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
+        of_chats = stack.enter_context(
+            served(Explorer(renderers, open_dataset(chats, renderers), read_findings(report)))
+        )
+        of_episodes = stack.enter_context(served(Explorer(renderers, open_dataset(episodes, renderers))))
+        playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name in wanted or VIEWS:
             view, scheme, prepare = VIEWS[name]
@@ -114,15 +129,12 @@ def main(wanted: list[str]) -> None:
                 viewport={"width": 1320, "height": 1000 if view == "formats" else 820}, color_scheme=scheme
             )
             page.set_default_timeout(60_000)
-            page.goto(f"http://{HOST}:{listening.getsockname()[1]}/#{view}")
+            page.goto(f"{of_episodes if prepare is training else of_chats}/#{view}")
             prepare(page)
             page.wait_for_timeout(500)
             page.screenshot(path=DOCS / f"{name}.png")
             page.close()
         browser.close()
-        server.should_exit = True
-        thread.join(10)
-        explorer.close()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +22,9 @@ from niels_gpt.store.kinds import is_dataset
 from niels_gpt.version import __version__
 
 if TYPE_CHECKING:
-    from niels_gpt.explorer.training_rows import TemporaryEpisodes, TrainingRows
+    from niels_gpt.explorer.training_rows import TrainingRows
 
 _MOST_SAMPLES = 4  # each has a thread
-_MOST_TEMPORARY = 4  # each takes disk space
 
 
 class Explorer:
@@ -46,17 +44,13 @@ class Explorer:
         self.renderers, self.dataset = renderers, dataset
         self.findings = findings if findings is None or dataset is None else findings.placed(dataset)
         self._stats: dict[tuple[str, RendererChoice], SampleStats] = {}
-        self._temporary: dict[Hashable, TemporaryEpisodes] = {}
-        self._stored: TrainingRows | None = None
-        # Two locks: writing rows takes seconds, in which the histograms must still be answered.
-        self._lock, self._training_lock = threading.Lock(), threading.Lock()
+        self._training: TrainingRows | None = None
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Stop the background threads and close files."""
         for stats in self._stats.values():
             stats.stop()
-        for episodes in self._temporary.values():
-            episodes.close()
         if self.dataset is not None:
             self.dataset.close()
 
@@ -163,47 +157,21 @@ class Explorer:
 
     def training(self, request: Train) -> dict[str, Any]:
         """Rows as they will be trained, and the tokens of one of them."""
-        from niels_gpt.explorer.training_rows import Fit  # here, because it imports torch
-
-        fit = Fit(request.block_size, request.too_long, request.packed)
-        # One at a time: two requests for the same rows must not write them twice, and what one of them reads must not
-        # be removed by another that needs the room.
-        with self._training_lock:
-            source, split = self._training_rows(request)
-            page = source.page(split, fit, max(0, request.start), min(request.limit, PAGE_ROWS))
-            table = None if request.row is None else source.table(split, fit, request.row).to_json()
-        return {"fitted": dataclasses.asdict(page), "table": table}
-
-    def _training_rows(self, request: Train) -> tuple[TrainingRows, str]:
-        """The rows that are fitted, and the split of them to read."""
         from niels_gpt.explorer.stored import StoredRows
-        from niels_gpt.explorer.training_rows import TrainingRows, rendered_rows
+        from niels_gpt.explorer.training_rows import Fit, TrainingRows  # here, because it imports torch
 
-        dataset = self._opened()
-        if isinstance(dataset, StoredRows):
-            split = self._split(request.split)
-            if dataset.kind == "pretrain":
-                raise UsageError(
-                    "this cache is one stream of text: training takes windows of T tokens, as 'Rows' shows"
-                )
-            if self._stored is None:
-                self._stored = TrainingRows(dataset.directory, dataset.token_text, source=str(dataset.directory))
-            return self._stored, split
-        assert isinstance(dataset, ChatRows)
-        choice = request.choice or self.renderers.first
-        mode = next((mode for mode in MODES if mode.name == request.mode), None)
-        if mode is None:
-            raise UsageError(f"mode is {request.mode!r}; expected one of {', '.join(mode.name for mode in MODES)}")
-        return self._written((choice, mode.name), lambda: rendered_rows(dataset, self.renderers, choice, mode)), "train"
-
-    def _written(self, key: Hashable, write: Callable[[], TemporaryEpisodes]) -> TrainingRows:
-        """Rows that are first written as episodes; those used last are retained, because several tabs may be open."""
-        # Popped and put back, so that the dict has the one used longest ago first.
-        episodes = self._temporary.pop(key, None) or write()
-        self._temporary[key] = episodes
-        while len(self._temporary) > _MOST_TEMPORARY:
-            self._temporary.pop(next(iter(self._temporary))).close()
-        return episodes.rows
+        dataset, split = self._opened(), self._split(request.split)
+        if not isinstance(dataset, StoredRows):
+            raise UsageError("rows as trained are those of a dataset; build one of this file, then open it")
+        if dataset.kind == "pretrain":
+            raise UsageError("this cache is one stream of text: training takes windows of T tokens, as 'Rows' shows")
+        fit = Fit(request.block_size, request.too_long, request.packed)
+        with self._lock:
+            if self._training is None:
+                self._training = TrainingRows(dataset.directory, dataset.token_text)
+        page = self._training.page(split, fit, max(0, request.start), min(request.limit, PAGE_ROWS))
+        table = None if request.row is None else self._training.table(split, fit, request.row).to_json()
+        return {"fitted": dataclasses.asdict(page), "table": table}
 
     def export(self, request: Export) -> str:
         """A view as one HTML file."""

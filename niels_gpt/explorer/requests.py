@@ -121,8 +121,6 @@ class Train:
     start: int = 0
     limit: int = 40
     row: int | None = None
-    choice: RendererChoice | None = None
-    mode: str = DEFAULT_MODE
 
 
 @dataclass(frozen=True)

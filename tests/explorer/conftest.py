@@ -14,7 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from niels_gpt.explorer.api import Explorer
+from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.renderer_list import RendererList
+from niels_gpt.samples import chats_file
+from tests.conftest import run_cli
 
 
 @contextmanager
@@ -121,6 +124,17 @@ def visited(visit: Callable[..., Watched], explorer: Explorer, place: str) -> It
         page = visit(f"{address}/{place}").page
         yield page
         page.close()
+
+
+@pytest.fixture(scope="module")
+def episodes_address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with episodes of the bundled chats."""
+    place = tmp_path_factory.mktemp("episodes") / "chats"
+    done = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--val-frac", "0", "--out", place)
+    assert done.returncode == 0, done.stderr
+    renderers = RendererList([str(tokenizer_dir)])
+    with serving(Explorer(renderers, open_dataset(place, renderers))) as found:
+        yield found
 
 
 def chat_file(path: Path, chats: list[Any]) -> Path:

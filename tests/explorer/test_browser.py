@@ -276,8 +276,14 @@ def test_a_button_whose_request_fails_says_so(address: str, visit: Visit) -> Non
     page.locator("#inspector .problem", has_text="out of order").wait_for(timeout=5_000)
 
 
-def test_rows_as_trained_show_seams(address: str, visit: Visit) -> None:
+def test_rows_as_trained_are_those_of_datasets(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset").page
+    page.wait_for_selector('tr[data-row="0"]')
+    assert page.get_by_role("radio", name="As trained").count() == 0
+
+
+def test_rows_as_trained_show_seams(episodes_address: str, visit: Visit) -> None:
+    page = visit(f"{episodes_address}/#dataset").page
     page.wait_for_selector('tr[data-row="0"]')
     page.get_by_role("radio", name="As trained").click()
     page.wait_for_selector(".bar-row .part")
@@ -287,7 +293,7 @@ def test_rows_as_trained_show_seams(address: str, visit: Visit) -> None:
     assert "% filled" in packed
     labels = page.locator(".training .detail .chunk.first .who").all_inner_texts()
     assert len(labels) > 1
-    assert all(label.startswith("row ") for label in labels if label != "padding")
+    assert all(label.startswith("episode ") for label in labels if label != "padding")
     page.get_by_label("Block size, tokens").fill("16384")
     page.get_by_label("Block size, tokens").press("Tab")
     page.locator(".training .lead", has_text="16,385 tokens").wait_for()

@@ -190,6 +190,10 @@ def test_a_list_is_one_stop_of_tab(address: str, visit: Visit) -> None:
     assert page.evaluate("document.activeElement.closest('.detail') !== null")
     page.keyboard.press("Shift+Tab")
     assert page.evaluate("document.activeElement.ariaLabel") == "row 4"
+
+
+def test_rows_as_trained_are_one_stop_of_tab(episodes_address: str, visit: Visit) -> None:
+    page = visit(f"{episodes_address}/#dataset").page
     page.get_by_role("radio", name="As trained").click()
     page.locator(".training .who").first.wait_for(state="attached")
     page.locator(".bar-row").first.focus()
@@ -293,8 +297,8 @@ def test_rows_are_found_by_text_and_role(address: str, visit: Visit) -> None:
     assert "of 60" in found.inner_text()
 
 
-def test_packed_rows_are_blocks_of_attention(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#dataset").page
+def test_packed_rows_are_blocks_of_attention(episodes_address: str, visit: Visit) -> None:
+    page = visit(f"{episodes_address}/#dataset").page
     page.get_by_label("Block size").wait_for(state="attached")
     page.get_by_role("radio", name="As trained").click()
     page.get_by_label("Block size").fill("4096")
@@ -350,9 +354,9 @@ def test_images_are_shown_from_beside_the_file(tokenizer_dir: Path, tmp_path: Pa
         page.close()
 
 
-def test_the_row_that_was_chosen_last_stays(address: str, visit: Visit) -> None:
+def test_the_row_that_was_chosen_last_stays(episodes_address: str, visit: Visit) -> None:
     """The first row is opened by itself; its answer may come after that of a row that was chosen meanwhile."""
-    page = visit(f"{address}/#dataset").page
+    page = visit(f"{episodes_address}/#dataset").page
     first: list[Any] = []
 
     def answer(route: Any) -> None:
@@ -383,19 +387,19 @@ COLOUR_RULES = ["color-contrast", "link-in-text-block"]
 
 
 @pytest.mark.parametrize("view", PLACES)
-def test_axe_finds_nothing(address: str, visit: Visit, view: str) -> None:
+def test_axe_finds_nothing(address: str, episodes_address: str, visit: Visit, view: str) -> None:
     """The rules of axe-core for accessibility, on a desk and on a telephone, light and dark."""
     axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
     rules = (resources.files(axe) / "axe.min.js").read_text(encoding="utf-8")
-    page = visit(f"{address}/#{PLACES[view]}").page
+    page = visit(f"{episodes_address if view == 'training' else address}/#{PLACES[view]}").page
     if view == "formats":  # the other cards have all that these have
         for name in ("qwen3", "llama-3", "gemma", "glm-5", "mistral"):
             page.locator(".chip", has_text=re.compile(f"^{name}(text)?$")).click()
     if view == "training":
         page.get_by_role("radio", name="As trained").click()
-        page.get_by_label("Block size").fill("128")
+        page.get_by_label("Block size").fill("2000")
         page.get_by_label("Block size").press("Enter")
-        page.locator(".training .lead", has_text="129 tokens").wait_for()
+        page.locator(".training .lead", has_text="2,001 tokens").wait_for()
         pager, later = page.locator(".bars .pager"), page.locator(".bars").get_by_role("button", name="Later")
         while later.is_enabled():
             before = pager.inner_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ import pytest
 from niels_gpt.errors import InputError
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.explorer.requests import Train
-from niels_gpt.explorer.token_columns import HALF, MODES
+from niels_gpt.explorer.token_columns import HALF
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import run_cli
 from tests.explorer.conftest import client_of
@@ -89,28 +87,6 @@ def test_ids_without_a_tokenizer(built: Path, tmp_path: Path) -> None:
         assert "searching needs text" in client.ask("/api/rows", {"text": "a"}, 400)["error"]
 
 
-def test_two_tabs_show_rows_as_trained_under_different_masks(tokenizer_dir: Path) -> None:
-    """One tab removed the rows that were written for the other, which was reading them: no such directory."""
-    renderers = RendererList((str(tokenizer_dir),))
-    explorer = Explorer(renderers, open_dataset(chats_file(), renderers))
-    failed: list[str] = []
-
-    def tab(mode: str) -> None:
-        for _ in range(8):
-            try:
-                explorer.training(Train(choice=renderers.first, mode=mode, block_size=512, packed=True, row=0))
-            except Exception as error:  # of whatever kind, in a thread of its own
-                failed.append(repr(error))
-
-    tabs = [threading.Thread(target=tab, args=(mode.name,)) for mode in MODES]
-    for thread in tabs:
-        thread.start()
-    for thread in tabs:
-        thread.join()
-    explorer.close()
-    assert not failed
-
-
 def test_as_trained_is_what_the_loader_gives(built: Path, tokenizer_dir: Path) -> None:
     from niels_gpt.config import TrainingConfig
     from niels_gpt.episodes import GPTEpisodeDataLoader
@@ -174,15 +150,10 @@ def test_a_stream_has_no_rows_to_pack(built: Path, tokenizer_dir: Path) -> None:
         assert "one stream of text" in client.ask("/api/training", {"block_size": 64}, 400)["error"]
 
 
-def test_chats_as_trained(tokenizer_dir: Path) -> None:
+def test_chats_as_trained_are_built_first(tokenizer_dir: Path) -> None:
     renderers = RendererList([str(tokenizer_dir)])
     with client_of(Explorer(renderers, open_dataset(chats_file(), renderers))) as client:
-        told = client.ask("/api/training", {"block_size": 1024, "row": 0})
-        trained = {mode["name"]: mode["count"] for mode in client.ask("/api/row", {"row": 0})["table"]["modes"]}
-        assert told["fitted"]["episodes"] == 100
-        whole = client.ask("/api/training", {"block_size": 4096, "packed": False, "row": 0})["table"]
-        assert whole["modes"][0]["count"] == trained["end_of_turn"]
-        assert [group["label"] for group in whole["groups"]] == ["row 0"]
+        assert "build one of this file" in client.ask("/api/training", {"block_size": 64}, 400)["error"]
 
 
 def test_a_directory_that_is_nothing(tmp_path: Path) -> None:

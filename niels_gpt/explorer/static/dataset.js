@@ -27,7 +27,8 @@ export class DatasetView {
 
   build() {
     const { about, session } = this, chats = about.kind === "chats";
-    this.picker = rendererPicker(session, "Format of the rows", session.first, () => { this.stats(); if (this.row !== null) this.open(this.row, {}, this.completion); this.training.refresh(); }, { raw: false });
+    const trained = !chats && about.kind !== "pretrain"; // a cache of text has windows, which "Rows" shows
+    this.picker = rendererPicker(session, "Format of the rows", session.first, () => { this.stats(); if (this.row !== null) this.open(this.row, {}, this.completion); }, { raw: false });
     this.facts = h("p", { class: "facts", role: "status" });
     this.charts = h("div", { class: "charts" });
     this.steps = h("div", { class: "steps" });
@@ -39,7 +40,7 @@ export class DatasetView {
     const parts = choices("Part of the dataset view", [{ name: "rows", title: "Rows" }, { name: "training", title: "As trained" }], "rows", (name) => this.part(name));
     this.browse = h("div", { class: "browse" }, h("div", { class: "browse-list" }, this.controls(chats), this.problem, this.list), this.detail);
     this.element = h("div", { class: "dataset" },
-      h("div", { class: "bar" }, parts, chats ? this.picker.element : null, about.splits.length > 1 ? this.splits() : null, this.facts),
+      h("div", { class: "bar" }, trained ? parts : null, chats ? this.picker.element : null, about.splits.length > 1 ? this.splits() : null, this.facts),
       this.charts, this.browse, this.training.element);
     this.training.element.hidden = true;
   }

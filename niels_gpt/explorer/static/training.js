@@ -25,8 +25,7 @@ export class TrainingView {
   }
 
   asked() {
-    const mode = this.owner.state.mode === "custom" ? "end_of_turn" : this.owner.state.mode;
-    return { block_size: Number(this.size.value), too_long: this.policy.value, packed: this.packed.checked, split: this.owner.split, choice: this.owner.picker.value(), mode, start: this.start, limit: LIMIT };
+    return { block_size: Number(this.size.value), too_long: this.policy.value, packed: this.packed.checked, split: this.owner.split, start: this.start, limit: LIMIT };
   }
 
   async refresh() {
