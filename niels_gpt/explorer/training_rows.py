@@ -68,7 +68,7 @@ class Fitted:
         episodes: how many are in them; `cut` of these lose `lost` tokens. left_out: how many are in no row.
         width: tokens of a row: its inputs and the last target.
         shown: the requested rows.
-        source: the dataset.
+        source: the name of the dataset.
     """
 
     rows: int
@@ -130,7 +130,7 @@ class TrainingRows:
             left_out=opened.n_rows - len(lengths),
             width=width,
             shown=shown,
-            source=str(self._directory),
+            source=self._directory.name,
         )
 
     def table(self, split: str, fit: Fit, row: int) -> TokenTable:
