@@ -42,24 +42,7 @@ __all__ = [
 
 __getattr__ = lazy_names(
     __name__,
-    {
-        "LossOn": "renderers.loss",
-        **dict.fromkeys(
-            (
-                "build",
-                "check_serving",
-                "convert",
-                "diagnose",
-                "explore",
-                "loader",
-                "open",
-                "render",
-                "renderer",
-                "tokenize",
-            ),
-            "api",
-        ),
-    },
+    dict.fromkeys(__all__, "api") | {"LossOn": "renderers.loss"},
     subpackages=("doctor",),  # ng.doctor.watch(trainer)
 )
 

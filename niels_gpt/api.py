@@ -75,7 +75,7 @@ def render(
 
     Args:
         messages: in the OpenAI chat format.
-        tokenizer, options: as for `renderer`; a renderer itself is taken too.
+        tokenizer, options: as for `renderer`; a renderer itself is also taken.
         tools: in the OpenAI chat format.
         add_generation_prompt: end with what serving puts before a completion.
         chat_template_kwargs: options of this conversation alone, as rows have them in a column of this name.
@@ -165,7 +165,7 @@ def loader(
     Args:
         path: an episodes dataset or an SFT cache, several, or a mapping from directories to their share of the mixture.
             A URL (`s3://bucket/episodes/chats`, `hf://datasets/OWNER/NAME`) names published episodes in a store. What
-            `niels-gpt build` made of a recipe is one directory, too: its mixture decides the proportions. Of a
+            `niels-gpt build` made of a recipe is also one directory: its mixture decides the proportions. Of a
             pretraining cache, or several, the rows are windows of neighbouring tokens; they may be in a store as well.
         batch_size: rows per batch and rank.
         sequence_length: inputs per row; default the recipe's. Without a recipe it must be passed.
@@ -233,8 +233,8 @@ def build(
     Args:
         inputs: JSON lines, JSON, parquet; of texts also text files and directories; files, URLs or patterns.
         out: the directory to create.
-        tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is taken too. Without a name, a
-            spm.model is written with its own sentinels; texts are encoded without a renderer.
+        tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is also taken. Without a name,
+            a spm.model is written with its own sentinels; texts are encoded without a renderer.
         kind: "episodes", "preferences", "sft" or "pretrain"; default by the shape of the rows: conversations become
             episodes, rows with `chosen` and `rejected` preferences, texts a pretraining cache.
         loss_on: which tokens are trained: a `LossOn`, or the name of its preset; default everything that the model
@@ -309,7 +309,7 @@ def tokenize(
     `dataset.map(ng.tokenize("Qwen/Qwen3-8B", pack=4096), batched=True, remove_columns=dataset.column_names)`
 
     Args:
-        tokenizer, name, renderer_options: as for `renderer`; a renderer itself is taken too.
+        tokenizer, name, renderer_options: as for `renderer`; a renderer itself is also taken.
         loss_on: which tokens are trained: a `LossOn`, or the name of its preset; default everything that the model
             itself emits.
         pack: put whole conversations of a batch into rows of at most so many tokens.
@@ -364,7 +364,7 @@ def check_serving(
     Args:
         url: `http://host:8000`: vLLM, SGLang, llama.cpp's server, TGI, or any other OpenAI-compatible one, of which
             only the number of tokens is compared. Nothing is sent to another host.
-        tokenizer, options: as for `renderer`; a renderer itself is taken too.
+        tokenizer, options: as for `renderer`; a renderer itself is also taken.
         chats: files of conversations; the first `rows` are compared up to their last answers.
         format: of the rows, as for `build`.
         api_key: sent as bearer token.

@@ -222,7 +222,7 @@ def build(
         list[str],
         typer.Argument(
             metavar="INPUTS",
-            help="Conversations, preferences or texts: .jsonl, .json, .parquet, .gz and .zst too; text files and "
+            help="Conversations, preferences or texts: .jsonl, .json, .parquet, .gz, .zst; text files and "
             "directories of them; patterns or URLs, read in this order. Or a recipe (.toml, .yaml, .lock.json).",
             **EXISTING,
         ),

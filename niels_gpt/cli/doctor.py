@@ -116,7 +116,7 @@ class RowFlags:
     ] = None
     validation: Annotated[
         str | None,
-        typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are in it, too.", **IN_HOME),
+        typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are also in it.", **IN_HOME),
     ] = None
     max_length: Annotated[
         int | None, sequence_length("The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH)

@@ -45,9 +45,9 @@ def doctor_serving(
 ) -> None:
     """Compare a running server's tokens with what is trained.
 
-    vLLM, SGLang, llama.cpp's server and TGI tell ids; of any other OpenAI-compatible server, such as `transformers
+    vLLM, SGLang, llama.cpp's server and TGI return ids; of any other OpenAI-compatible server, such as `transformers
     serve`, only the number of tokens is compared, which is weaker. Probe conversations are compared, CHATS up to their
-    last answers, and a second turn behind an answer that the server samples. Each stop of the renderer is tried. The
+    last answers, and a second turn after an answer that the server samples. Each stop of the renderer is tried. The
     first token that differs is shown with the text around it and the likely cause. Nothing is sent to another host.
 
     Exit codes: 0 equal, 1 a difference, 2 wrong usage, 3 the server does not answer, or not with a prompt.
@@ -90,7 +90,7 @@ def lines_of(report: ServingReport) -> list[str]:
         difference = result.difference
         if difference is not None and difference.cause not in shown:
             shown.add(difference.cause)
-            place = "behind its end" if difference.kind == "end" else f"{difference.kind}, message {difference.message}"
+            place = "after its end" if difference.kind == "end" else f"{difference.kind}, message {difference.message}"
             found += [
                 "",
                 f"{difference.cause}: {report.causes[difference.cause]} prompts. {CAUSES[difference.cause]}",
@@ -104,7 +104,7 @@ def lines_of(report: ServingReport) -> list[str]:
             found.append(f"{result.name}: {result.detail}")
     for stop, stops in report.stops.items():
         if not stops:
-            found.append(f"stop {stop}: {'not tried' if stops is None else 'the server goes on behind it'}")
+            found.append(f"stop {stop}: {'not tried' if stops is None else 'the server goes on after it'}")
     statuses = [result.status for result in report.results]
     counts = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
     return [*found, "", f"{len(statuses)} prompts: {counts}"]

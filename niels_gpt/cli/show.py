@@ -133,7 +133,7 @@ def _quiet_loader() -> Iterator[None]:
 def render(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json, .parquet; .gz and .zst too; or a URL."),
+        typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json, .parquet; also .gz and .zst; or a URL."),
     ],
     tokenizer: AnyTokenizer,
     renderer: Annotated[RendererFlags, "Rendering"],

@@ -215,5 +215,6 @@ def kinds_of(rows: Sequence[TokenRow]) -> list[Colour]:
 
 
 def cached(spelling: Spelling | None) -> Spelling:
+    """The spelling of ids, computed once for each; without one, the ids as numbers."""
     # Most ids of a conversation occur several times, and decoding one takes microseconds.
     return cache(raw_spelling(spelling) if spelling else (lambda token: f"{token} "))

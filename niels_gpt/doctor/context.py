@@ -86,7 +86,7 @@ class Context:
                 context.sentinels = dict(zip(("sys", "usr", "asst", "eot"), encoder.control_ids.values(), strict=True))
             return context
         if template is not None or renderer is not None:
-            raise UsageError("a template or renderer without a tokenizer; pass --tokenizer (tokenizer=) too")
+            raise UsageError("a template or renderer without a tokenizer; also pass --tokenizer (tokenizer=)")
         context = cls(None, None, None)
         if opened.dataset is not None:
             # A dataset of ours may record its sentinels, which are all that its format writes.

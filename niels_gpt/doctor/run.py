@@ -100,7 +100,7 @@ def diagnose(
         # All that a comparison needs is available, so no rule is skipped.
         return _report(counters, description, Conditions("drift", {}), how.silence)
     if chats is not None:
-        raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; name the second one too")
+        raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; also name the second one")
     if isinstance(source, str | Path) and is_tokenizer(Path(source)):
         context = Context.for_tokenizer(source, template, renderer, date)
         report = _report(*_judge_tokenizer(context, how.evidence), how.silence)

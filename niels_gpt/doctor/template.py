@@ -57,7 +57,7 @@ def summary(report: TemplateReport) -> Iterator[Text]:
     if any(NO_STOP in reason for reason in report.reasons("partial")):
         advice += (
             ". If the turns end with another token, add its id to eos_token_id in generation_config.json beside the "
-            "tokenizer, where generate() and servers look, too"
+            "tokenizer, where generate() and servers also look"
         )
     yield from _titled("stop tokens", f"{stop_tokens} (eos, and those of generation_config.json){advice}")
     if report.final_stop:

@@ -270,7 +270,7 @@ class GPTEpisodeDataLoader(Loader[Batch]):
         if self.config.use_loss_mask is not False and not self._warned:
             self._warned = True
             _log.warning(
-                "[EpisodeLoader] split=%s: no loss mask, get_batch returns (x, y), where padding counts too: %s",
+                "[EpisodeLoader] split=%s: no loss mask, get_batch returns (x, y), where padding also counts: %s",
                 name,
                 source.split.why_no_mask,
             )

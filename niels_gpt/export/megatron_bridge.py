@@ -109,7 +109,7 @@ def _use(settings: Settings, splits: dict[str, Source]) -> list[str]:
         parallelism = (
             f"Context parallelism: the inputs of every text are padded to a multiple of {multiple} with the id "
             f"{pad_id}, which must be its tokenizer's eos. Set pad_seq_to_mult={multiple}; it must be a multiple of 2 "
-            "* CP, and with sequence parallelism of CP * TP too. Set calculate_per_token_loss=True and "
+            "* CP, and with sequence parallelism also of CP * TP. Set calculate_per_token_loss=True and "
             "average_in_collective=False."
         )
     lines = [

@@ -92,7 +92,7 @@ def threads(
             continue
         if row["message_id"] in messages:  # listed twice below its parent, its threads would be written twice
             where = f"{name} row {number}"
-            yield _left_out(where, "duplicate", f"an earlier row has the message id {row['message_id']}, too")
+            yield _left_out(where, "duplicate", f"an earlier row also has the message id {row['message_id']}")
             continue
         # These columns alone: rows have many more, and the messages of all trees are held in memory.
         messages[row["message_id"]] = {key: row[key] for key in COLUMNS}

@@ -88,7 +88,7 @@ def test_a_broken_row_is_a_finding_and_the_others_are_compared(sides: tuple[Path
 
 
 def test_conversations_need_two_sides_and_must_be_some(sides: tuple[Path, Path]) -> None:
-    with pytest.raises(UsageError, match="name the second one too"):
+    with pytest.raises(UsageError, match="also name the second one"):
         diagnose(sides[0], chats=own())
     with pytest.raises(UsageError, match="compared on conversations"):
         diagnose(*sides, chats=rows(samples("qwen2.5")))

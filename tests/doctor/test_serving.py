@@ -181,6 +181,43 @@ def test_a_server_that_cannot_be_asked_is_an_error(url: str, error: type[Excepti
         check_serving(url, renderer)
 
 
+# What a route of an incompatible version may answer, and the field that the error names.
+ODD = [
+    ("vLLM", {"ids": [1]}, "tokens"),
+    ("vLLM", {"tokens": ["1", 2.5]}, "tokens.0"),
+    ("SGLang", {"choices": []}, "choices"),
+    ("SGLang", {"choices": ["x"]}, "choices.0"),
+    ("llama.cpp", {"text": "a"}, "prompt"),
+    ("TGI", {"tokenize_response": [{"text": "a"}]}, "tokenize_response.0.id"),
+    ("OpenAI-compatible", {"choices": [{"message": "Hi"}]}, "choices.0.message"),
+    ("OpenAI-compatible", {"choices": [{"message": {}}], "usage": [3]}, "usage"),
+    ("OpenAI-compatible", {"choices": [{"message": {}}]}, "usage.prompt_tokens"),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer", "field"), ODD)
+def test_an_answer_of_another_shape_is_an_error(
+    kind: str, answer: Any, field: str, renderer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Served, "post", lambda *asked: answer)
+    with running(Served(QWEN, kind)) as url, pytest.raises(DataError, match=rf"{url}.*{field}"):
+        check_serving(url, renderer)
+
+
+def test_chats_that_cannot_be_read_are_named(tmp_path: Path, renderer: Any) -> None:
+    chats = tmp_path / "chats.jsonl"
+    with running(Served(QWEN, stops=STOPS)) as url:
+        with pytest.raises(DataError, match=r"chats\.jsonl: no such file"):
+            ng.check_serving(url, renderer, chats)
+        chats.write_text("")
+        with pytest.raises(DataError, match=r"chats\.jsonl: the file is empty"):
+            ng.check_serving(url, renderer, chats)
+        chats.write_text('{"messages": [{"role": "user", "content": "Hi"}, {"ro')
+        cut = [result for result in ng.check_serving(url, renderer, chats).results if result.own]
+    assert [result.status for result in cut] == ["not compared"]
+    assert "not valid JSON" in cut[0].detail
+
+
 def test_the_command_shows_the_first_difference_of_each_cause(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

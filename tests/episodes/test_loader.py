@@ -193,7 +193,7 @@ def test_without_masks_a_pair_and_one_warning(tmp_path: Path, caplog: pytest.Log
     opened = loader(tmp_path, use_loss_mask=True)
     assert [len(opened.get_batch(split)) for split in ("train", "train", "val")] == [2, 2, 2]
     assert warnings_of(caplog) == [
-        "[EpisodeLoader] split=train: no loss mask, get_batch returns (x, y), where padding counts too: "
+        "[EpisodeLoader] split=train: no loss mask, get_batch returns (x, y), where padding also counts: "
         f"{tmp_path / 'train' / 'mask.bin'}: no such file"
     ]
     assert opened.next_batch().mask.tolist() == [[1.0, 1.0, 0.0, 0.0]] * 2

@@ -524,7 +524,7 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
         r"content\.1 is of type 'image_url' and holds",
     ),
     "a null": ({"type": "image", "image": None}, "unsupported_content", "holds no image; expected a PIL image"),
-    "a text too": (words("x") | {"image": "a.png"}, "unsupported_content", "'text' and holds an image too"),
+    "a text too": (words("x") | {"image": "a.png"}, "unsupported_content", "'text' and also holds an image"),
     "a video": (
         {"type": "video", "video": "a.mp4"},
         "unsupported_media",

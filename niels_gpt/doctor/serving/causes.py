@@ -32,8 +32,8 @@ class Difference:
     Attributes:
         at: the place of the first token that differs.
         trained, served: the text before and after it, the differing token between two marks.
-        message: the index of the message in which it stands in what is trained; -1 for none.
-        kind: what the token is in what is trained (`Kind`, in small letters); "end" behind its last token.
+        message: the index of the message that it belongs to in what is trained; -1 for none.
+        kind: what the token is in what is trained (`Kind`, in small letters); "end" after its last token.
         cause: one of `CAUSES`.
     """
 
@@ -47,12 +47,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Block:
-    """The first difference and where it stands.
+    """The first difference and where it is.
 
     Attributes:
         texts: what is trained, what is served.
         message, kind: see `Difference`.
-        is_before, is_behind: it stands before the first content of a message; behind the last.
+        is_before, is_after: it is before the first content of a message; after the last.
     """
 
     texts: tuple[str, str]
@@ -62,7 +62,7 @@ class Block:
     kind: str
     bos: str
     is_before: bool
-    is_behind: bool
+    is_after: bool
 
 
 CAUSES: Final[Mapping[str, str]] = {
@@ -99,7 +99,7 @@ def first_difference(
 
     Args:
         trained: ids, and the message and kind of each.
-        served: ids, and the server's own text where it tells it.
+        served: ids, and the server's own text where it returns one.
         conversation: messages and tools.
         spell: ids -> text.
         bos: the tokenizer's bos token, if it has one.
@@ -120,7 +120,7 @@ def first_difference(
         kind,
         bos,
         is_before=at <= (contents[0] if contents else len(ours)),
-        is_behind=at > (contents[-1] if contents else -1),
+        is_after=at > (contents[-1] if contents else -1),
     )
     cause = next(name for name, holds in _CAUSES if holds(block))
     return Difference(at, _around(ours, at, spell), _around(theirs, at, spell), message, kind, cause)
@@ -166,7 +166,7 @@ def _common(one: str, other: str) -> str:
 
 
 def _white_space(block: Block) -> bool:
-    """Both sides go on alike where white space is left out, and it is not that of JSON, behind a bracket or comma."""
+    """Both sides go on alike where white space is left out, and it is not that of JSON, after a bracket or comma."""
     place = len(_common(*block.texts))
     rest = [text[place:] for text in block.texts]
     bare = ["".join(text[: 4 * _AROUND].split())[:_AROUND] for text in rest]
@@ -183,13 +183,13 @@ def _default_system(block: Block) -> bool:
 
 
 def _reasoning(block: Block) -> bool:
-    """A reasoning stands in one of the two only."""
+    """A reasoning is in one of the two only."""
     texts = [str(message["reasoning_content"]) for message in block.messages if message.get("reasoning_content")]
     return any((text.strip() in block.texts[0]) != (text.strip() in block.texts[1]) for text in texts)
 
 
 def _tools(block: Block) -> bool:
-    """The difference stands within the declarations: from shortly before the first declared name to the last."""
+    """The difference is within the declarations: from shortly before the first declared name to the last."""
     names = [str(tool["function"]["name"]) for tool in block.tools or ()]
     places = [block.texts[0].find(name) for name in names]
     place = len(_common(*block.texts))
@@ -208,7 +208,7 @@ _CAUSES: Final[tuple[tuple[str, Callable[[Block], bool]], ...]] = (
     ("reasoning", _reasoning),
     ("tools", _tools),
     ("white-space", _white_space),
-    ("generation-prompt", lambda block: block.is_behind),
+    ("generation-prompt", lambda block: block.is_after),
     ("default-system", _default_system),
     ("arguments", _arguments),
     ("content", lambda block: block.kind in _OF_CALLERS),

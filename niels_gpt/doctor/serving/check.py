@@ -6,8 +6,8 @@ included; the server is asked for the prompt of the messages before that answer:
     trained   [user, assistant]    <|im_start|> user \\n Hi <|im_end|> \\n <|im_start|> assistant \\n | Hello <|im_end|>
     served    [user]               <|im_start|> user \\n Hi <|im_end|> \\n <|im_start|> assistant \\n |
 
-Before the rows come probes, whose prompts are compared, the last of them behind an answer that the server itself
-samples. The server is also asked whether it ends an answer at each of the renderer's stops.
+Before the rows come probes, whose prompts are compared; the last one has a second turn after an answer that the
+server itself samples. The server is also asked whether it ends an answer at each of the renderer's stops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Case:
     """A conversation up to a prompt.
 
     Attributes:
-        answer: the answer that is trained behind it, of a row; `None` for a probe.
+        answer: the answer that is trained after it, of a row; `None` for a probe.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Result:
     Attributes:
         status: "refused" by the server, "not compared" where nothing is trained of it; `detail` says why.
         trained, served: the number of tokens of the prompt.
-        difference: `None` also where the server tells only the number of tokens.
+        difference: `None` also where the server returns only the number of tokens.
     """
 
     name: str
@@ -131,7 +131,7 @@ def check_serving(
             progress.advance(1)
         results.append(_after_its_own_answer(server, renderer))
         stops = {stop: _tried(server, stop) for stop in renderer.get_stop_token_ids()}
-    by = "token ids" if server.tells_ids else "number of tokens"
+    by = "token ids" if server.returns_ids else "number of tokens"
     return ServingReport(server.root, server.kind, server.model, by, tuple(results), stops)
 
 
@@ -187,7 +187,7 @@ def _trained(renderer: Any, case: Case) -> tuple[list[int], list[int], list[int]
 
 
 def _after_its_own_answer(server: Server, renderer: Any) -> Result:
-    """A second turn behind an answer that the server samples: `detail` says whether it goes on from the same tokens."""
+    """A second turn after an answer that the server samples: `detail` says whether it goes on from the same tokens."""
     name, first = "after the server's own answer", [user("Name one colour")]
     question = user("And another?")
     try:

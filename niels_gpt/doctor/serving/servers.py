@@ -22,8 +22,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from niels_gpt.errors import UsageError, shown
 from niels_gpt.extras import check_library
@@ -46,8 +48,8 @@ class Prompt:
     """The prompt of a conversation as a server tokenizes it.
 
     Attributes:
-        ids: its token ids; `None` where the server tells only how many they are.
-        text: its text, where the server tells it.
+        ids: its token ids; `None` where the server returns their number only.
+        text: its text, where the server returns it.
     """
 
     count: int
@@ -61,13 +63,55 @@ class Answer:
 
     Attributes:
         message: as the server returns it, in the OpenAI chat format.
-        ids: those that were sampled, where the server tells them.
-        ended: the model stopped; False where the limit of tokens was reached.
+        ids: those that were sampled, where the server returns them.
     """
 
     message: Mapping[str, Any]
     ids: list[int] | None
-    ended: bool
+
+
+# What the routes answer with; other fields of an answer are not read.
+
+
+class _Answered(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class _Tokenized(_Answered):
+    tokens: list[int]
+
+
+class _Templated(_Answered):
+    prompt: str
+
+
+class _Token(_Answered):
+    id: int
+
+
+class _ChatTokenized(_Answered):
+    tokenize_response: list[_Token]
+    templated_text: str | None = None
+
+
+class _Choice(_Answered):
+    message: dict[str, Any]
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Usage(_Answered):
+    prompt_tokens: int
+
+
+class _Chat(_Answered):
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+M = TypeVar("M", bound=_Answered)
 
 
 @dataclass(frozen=True)
@@ -88,7 +132,7 @@ class Server:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def tells_ids(self) -> bool:
+    def returns_ids(self) -> bool:
         """Whether prompts are compared token by token, not by their number alone."""
         return self.kind != OTHER
 
@@ -100,25 +144,21 @@ class Server:
         """
         body = self._body(messages, tools, kwargs)
         if self.kind == "vLLM":
-            return _of_ids(self._post("/tokenize", {**body, "add_generation_prompt": True}), "tokens")
+            return _prompt(self._post("/tokenize", {**body, "add_generation_prompt": True}, _Tokenized).tokens)
         if self.kind == "TGI":
-            payload = self._post("/chat_tokenize", body)
-            tokens = _listed(payload, "tokenize_response")
-            return Prompt(len(tokens), [int(token["id"]) for token in tokens], payload.get("templated_text"))
+            templated = self._post("/chat_tokenize", body, _ChatTokenized)
+            return _prompt([token.id for token in templated.tokenize_response], templated.templated_text)
         if self.kind == "llama.cpp":
-            text = str(self._post("/apply-template", body).get("prompt", ""))
+            text = self._post("/apply-template", body, _Templated).prompt
             # As its chat route: a template's text with the tokenizer's own bos, and control tokens recognised.
-            found = self._post("/tokenize", {"content": text, "add_special": True, "parse_special": True})
-            return Prompt(len(_listed(found, "tokens")), _of_ids(found, "tokens").ids, text)
-        payload = self._chat(body, 1, {"return_prompt_token_ids": True} if self.kind == "SGLang" else {})
-        choice = payload["choices"][0]
-        ids = choice.get("prompt_token_ids") or payload.get("prompt_token_ids")
-        if isinstance(ids, list):
-            return Prompt(len(ids), ids)
-        count = (payload.get("usage") or {}).get("prompt_tokens")
-        if not isinstance(count, int):
+            asked = {"content": text, "add_special": True, "parse_special": True}
+            return _prompt(self._post("/tokenize", asked, _Tokenized).tokens, text)
+        found = self._chat(body, 1, {"return_prompt_token_ids": True} if self.kind == "SGLang" else {})
+        if ids := found.choices[0].prompt_token_ids or found.prompt_token_ids:
+            return _prompt(ids)
+        if found.usage is None:
             raise ServerError(self.root, 200, "an answer without usage.prompt_tokens; no prompt can be compared")
-        return Prompt(count)
+        return Prompt(found.usage.prompt_tokens)
 
     def answer(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any], most: int) -> Answer:
         """A completion of at most `most` tokens.
@@ -127,8 +167,8 @@ class Server:
             Refused, ServerError: as `prompt`.
         """
         more = {"return_token_ids": True} if self.kind == "vLLM" else {}
-        choice = self._chat(self._body(messages, tools, kwargs), most, more)["choices"][0]
-        return Answer(choice.get("message") or {}, choice.get("token_ids"), choice.get("finish_reason") != "length")
+        choice = self._chat(self._body(messages, tools, kwargs), most, more).choices[0]
+        return Answer(choice.message, choice.token_ids)
 
     def stops_at(self, token: int) -> bool:
         """Whether the server ends an answer at this token: it is made the likeliest of all by `logit_bias`.
@@ -138,7 +178,7 @@ class Server:
         """
         body = self._body([{"role": "user", "content": "Hello"}], None, {})
         bias = {"logit_bias": {str(token): 100.0}}
-        return bool(self._chat(body, 2, bias)["choices"][0].get("finish_reason") == "stop")
+        return self._chat(body, 2, bias).choices[0].finish_reason == "stop"
 
     def _body(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         options = {"model": self.model, "tools": tools, "chat_template_kwargs": {**self.kwargs, **kwargs}}
@@ -146,21 +186,24 @@ class Server:
         set_ones = {name: value for name, value in options.items() if value}
         return {"messages": [as_sent(message) for message in messages], **set_ones}
 
-    def _chat(self, body: Mapping[str, Any], most: int, more: Mapping[str, Any]) -> dict[str, Any]:
-        payload = self._post("/v1/chat/completions", {**body, "max_tokens": most, "temperature": 0, **more})
-        choices = payload.get("choices")
-        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            raise ServerError(self.root, 200, f"found no choices in {shown(payload)}; expected a chat completion")
-        return payload
+    def _chat(self, body: Mapping[str, Any], most: int, more: Mapping[str, Any]) -> _Chat:
+        return self._post("/v1/chat/completions", {**body, "max_tokens": most, "temperature": 0, **more}, _Chat)
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _post(self, path: str, body: Mapping[str, Any], expected: type[M]) -> M:
         status, content = _request(self.http, "POST", self.root + path, body)
         # 400 and 422 are what servers answer to conversations that a template refuses; llama.cpp and transformers: 500.
         if status in (400, 422, 500):
             raise Refused(excerpt(content))
         if status != 200:
             raise ServerError(self.root + path, status, f"{excerpt(content)}{_HINTS.get(status, '')}")
-        return _object(self.root + path, content)
+        try:
+            return expected.model_validate(_object(self.root + path, content))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ServerError(
+                self.root + path, 200, f"{where}: {first['msg'].lower()}; the server says {excerpt(content)}"
+            ) from error
 
 
 _HINTS: Final = {
@@ -184,7 +227,7 @@ def connect(url: str, *, api_key: str | None = None, kwargs: Mapping[str, Any] |
 
     root = url.rstrip("/").removesuffix("/v1")
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-    # A connection for each request: some servers close one behind an error.
+    # A connection for each request: some servers close one after an error.
     limits = httpx.Limits(max_keepalive_connections=0)
     http = httpx.Client(headers=headers, timeout=_TIMEOUT, limits=limits, trust_env=False)
     status, content = _request(http, "GET", f"{root}/v1/models")
@@ -246,15 +289,5 @@ def _object(url: str, content: bytes) -> dict[str, Any]:
     return payload
 
 
-def _listed(payload: Mapping[str, Any], name: str) -> list[Any]:
-    found = payload.get(name)
-    if not isinstance(found, list):
-        raise ServerError(name, 200, f"found {shown(payload)}; expected a list {name!r}")
-    return found
-
-
-def _of_ids(payload: Mapping[str, Any], name: str) -> Prompt:
-    ids = _listed(payload, name)
-    if not all(type(token) is int for token in ids):
-        raise ServerError(name, 200, f"found {shown(ids)}; expected token ids")
-    return Prompt(len(ids), ids)
+def _prompt(ids: list[int], text: str | None = None) -> Prompt:
+    return Prompt(len(ids), ids, text)

@@ -131,7 +131,7 @@ class Sampling:
             UsageError: it has proportions already.
         """
         if self.weight_by is not None:
-            raise UsageError("dataset_dir gives proportions and the Sampling too; expected one of them")
+            raise UsageError("both dataset_dir and the Sampling give proportions; expected one of them")
         return replace(self, weight_by="dataset", weights=mixture)
 
     def unweighted(self) -> Sampling:

@@ -88,7 +88,7 @@ def image_part(part: Mapping[str, Any], msg: int, number: int) -> ImagePart | No
         if "image" in part or "image_url" in part:
             raise MessageError(
                 "unsupported_content",
-                f"message {msg}: content.{number} is of type {part.get('type')!r} and holds an image too; expected a "
+                f"message {msg}: content.{number} is of type {part.get('type')!r} and also holds an image; expected a "
                 "part for each",
             )
         return None
