@@ -44,8 +44,10 @@ test: .venv/installed  ## all tests but the slow ones, of the largest a sample; 
 	$(PYTEST) $(CASES) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING)) && \
 	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(CASES) $(WITHOUT_KERNEL)
 
-slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage
-	$(PYTEST) -m slow
+SEED = 0
+
+slow: .venv/installed  ## the long ones: every combination of options, millions of rows, hours of damage; SEED=7: others
+	$(PYTEST) -m slow --hypothesis-profile seeded --hypothesis-seed $(SEED)
 
 lowest: .venv/installed  ## the quick tests with the lowest versions that pyproject.toml allows; then the base install alone
 	$(BIN)/python -m tools.bounds lowest
