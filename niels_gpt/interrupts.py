@@ -2,8 +2,8 @@
 
 Python's own handling is not enough. It dies of SIGTERM on the spot, with files half-written and worker processes still
 running; `timeout`, schedulers and containers send that signal. Of Ctrl-C, libraries make another error while they are
-imported, typer exits with 130 without a message, destructors and callbacks swallow the exception, and a second Ctrl-C
-would interrupt the cleanup that the first has begun. This module imports little, as it is loaded before all others.
+imported, typer exits with 130 without a message, and a second Ctrl-C would interrupt the cleanup that the first has
+begun. This module imports little, as it is loaded before all others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 SAME_SECONDS = 1.0  # another signal within this time is ignored: it would interrupt the cleanup
-AGAIN_SECONDS = 0.02  # after which an interrupt that was lost in a destructor is sent again
 # The handlers that Python installs; others, of a program that imports this package, are not replaced.
 _UNCHANGED: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
@@ -36,7 +35,6 @@ class _Interrupts:
         self.times: list[float] = []
         self.number: int = signal.SIGINT  # of the signal that came last
         self._process = os.getpid()
-        self._hook = sys.unraisablehook
 
     def handle(self, number: int, frame: object) -> None:
         if number != signal.SIGINT and os.getpid() != self._process:  # a forked worker, which has nothing to clear away
@@ -48,16 +46,6 @@ class _Interrupts:
         if not same:
             self.number = number
             raise KeyboardInterrupt
-
-    def unraisable(self, unraised: Any) -> None:
-        """A `sys.unraisablehook`: an interrupt that a destructor or callback has swallowed is sent again."""
-        if unraised.exc_type is not KeyboardInterrupt:
-            self._hook(unraised)
-            return
-        from threading import Timer
-
-        self.times.clear()
-        Timer(AGAIN_SECONDS, os.kill, (os.getpid(), self.number)).start()
 
     def end(self) -> None:
         """Print the line and exit."""
@@ -108,11 +96,9 @@ def _handled(interrupts: _Interrupts, last: bool) -> Iterator[None]:
             # ones ignored. The work is done by then, so an interrupt must not change the exit code. Registered first,
             # runs last.
             atexit.register(signal.signal, number, signal.SIG_IGN)
-    hook, sys.unraisablehook = sys.unraisablehook, interrupts.unraisable if numbers else sys.unraisablehook
     try:
         yield
     finally:
-        sys.unraisablehook = hook
         for number in numbers:
             signal.signal(number, _leave if last else _UNCHANGED[number])
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.builds.units import _Lines
+from niels_gpt.builds.units import _Objects
 from niels_gpt.store.files import HashedWriter
 
 REPOSITORY = Path(__file__).parents[1]
@@ -58,22 +58,15 @@ def count_and_kill(out: str, point: int, number: int = signal.SIGKILL) -> Callab
 
 def _step_around_writes(step: Callable[[], None]) -> None:
     """Writes are not reported, and on both sides of one something may be half done."""
-    write = HashedWriter.write
+    for writer in (HashedWriter, _Objects):
 
-    def counted(self: HashedWriter, data: bytes) -> None:
-        step()
-        write(self, data)
-        step()
+        def counted(self: Any, data: Any, write: Callable[[Any, Any], Any] = writer.write) -> Any:
+            step()
+            written = write(self, data)
+            step()
+            return written
 
-    HashedWriter.write = counted  # type: ignore[method-assign]
-    in_units = _Lines.write
-
-    def counted_in_units(self: _Lines, data: bytes | memoryview) -> None:
-        step()
-        in_units(self, data)
-        step()
-
-    _Lines.write = counted_in_units  # type: ignore[method-assign]
+        writer.write = counted  # type: ignore[method-assign]
 
 
 def _step_after_creations(step: Callable[[], None], below: str) -> None:

@@ -5,8 +5,7 @@ A dataset stores ids and, of each image, its path in the folder, the hash of its
     {"type": "image", "image": "cat.png"} --ImageFolder.located--> /photos/cat.png, sha256, 640 x 480
     ids  a b < i i i > c                  --ImageFolder.placed---> the same, and: 3 tokens from 3 on
 
-Images inside of rows (data URIs, base64, bytes) are written to the folder as `inline/SHA256`. `fit_rendered` cuts a
-rendering to a number of tokens, and never through an image.
+Images inside of rows (data URIs, base64, bytes) are written to the folder as `inline/SHA256`.
 """
 
 from __future__ import annotations
@@ -15,20 +14,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from niels_gpt.errors import MessageError, MissingExtra, UsageError, did_you_mean, storage_errors
-from niels_gpt.format.fitting import beside_runs
+from niels_gpt.errors import MessageError, MissingExtra, UsageError, storage_errors
 from niels_gpt.messages import Message
 from niels_gpt.renderers.images.loading import ImagePart, image_part, is_image, source_of
-from niels_gpt.renderers.images.processors import MultiModalData, PlaceholderRange
-from niels_gpt.renderers.kinds import CONTENT, Kind
-from niels_gpt.renderers.types import RenderedTokens
+from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.store.files import write_atomic
 from niels_gpt.store.schema import PlacedImage
 
@@ -178,76 +172,3 @@ def _size_of(data: bytes, image: ImagePart) -> tuple[int, int]:
         raise MessageError(
             "broken_image", f"{image.where} is no image that Pillow can read ({error}); repair it or drop the row"
         ) from error
-
-
-# ---- cutting a rendering with images
-
-POLICIES = ("head", "tail", "drop_partial_turn", "error")
-
-
-def fit_rendered(rendered: RenderedTokens, room: int, policy: str = "head") -> RenderedTokens:
-    """Cut a rendering to at most `room` tokens, with the data of the images that are still in it.
-
-    An image occupies a run of placeholder tokens, with one token before and after it that open and close it. A cut that
-    would fall inside moves so that the whole image is dropped, with its arrays: the result is shorter than `room`,
-    rather than holding half an image::
-
-        tokens   a b < i i i > c      room 5     head: a b      (cutting after 5 tokens would split the image)
-
-    Args:
-        room: the largest number of tokens.
-        policy: "head" and "tail" retain the first or last tokens; "drop_partial_turn" is "head" with the turn that was
-            cut marked as not sampled, so that it gets no loss; "error" raises.
-
-    Raises:
-        UsageError: no such policy, or room below 1. MessageError: `too_long`, by the policy "error".
-    """
-    if policy not in POLICIES:
-        meant = did_you_mean(policy, POLICIES)
-        raise UsageError(f"policy is {policy!r}; expected one of {', '.join(POLICIES)}{meant}")
-    if room < 1:
-        raise UsageError(f"room is {room}; expected 1 or more tokens")
-    n = len(rendered.token_ids)
-    if n <= room:
-        return rendered
-    if policy == "error":
-        raise MessageError("too_long", f"{n} tokens; expected at most {room}. Shorten the conversation or drop the row")
-    media = rendered.multi_modal_data or MultiModalData()  # a text without images has no runs
-    places = [place for placeholders in media.mm_placeholders.values() for place in placeholders]
-    # Each run with its opening and closing token: an image of 3 tokens at 3 occupies 2 to 7.
-    starts = np.sort(np.array([place.offset for place in places], dtype=np.int64)) - 1
-    stops = np.sort(np.array([place.offset + place.length for place in places], dtype=np.int64)) + 1
-    window = beside_runs(slice(n - room, n) if policy == "tail" else slice(0, room), starts, stops)
-    lists = ("token_ids", "message_indices", "sampled_mask", "is_content", "kinds")
-    parts: dict[str, Any] = {name: getattr(rendered, name)[window] for name in lists}
-    media_inside = None if rendered.multi_modal_data is None else _media_in(media, window)
-    cut = replace(rendered, **parts, multi_modal_data=media_inside)
-    if policy == "drop_partial_turn" and rendered.sampled_mask[window.stop] and cut.sampled_mask:
-        # The cut fell inside a sampled turn. It begins after the last token that is not sampled: F F T F T T -> from 4.
-        sampled = np.asarray(cut.sampled_mask)
-        partial = slice(np.flatnonzero(~sampled).max(initial=-1) + 1, None)
-        sampled[partial] = False
-        kinds = np.asarray(cut.kinds, dtype=np.int64)  # empty where the renderer gives none
-        kinds[partial] = np.where(kinds[partial] & CONTENT, Kind.CONTEXT, Kind.TEMPLATE)
-        cut = replace(cut, sampled_mask=sampled.tolist(), kinds=kinds.tolist())
-    return cut
-
-
-def _media_in(media: MultiModalData, window: slice) -> MultiModalData | None:
-    """The media whose placeholder tokens are inside the window, with offsets relative to it."""
-    hashes: dict[str, list[str]] = {}
-    places: dict[str, list[PlaceholderRange]] = {}
-    items: dict[str, list[dict[str, Any]]] = {}
-    for kind, placeholders in media.mm_placeholders.items():
-        inside = [
-            number
-            for number, place in enumerate(placeholders)
-            if window.start <= place.offset and place.offset + place.length <= window.stop
-        ]
-        if inside:
-            hashes[kind] = [media.mm_hashes[kind][i] for i in inside]
-            places[kind] = [
-                PlaceholderRange(placeholders[i].offset - window.start, placeholders[i].length) for i in inside
-            ]
-            items[kind] = [media.mm_items[kind][i] for i in inside]
-    return MultiModalData(hashes, places, items) if places else None

@@ -4,20 +4,14 @@
 
     out/chats/                                the output, once it is complete
     out/.chats.units/3f2a9c.../               the units of one build, named by the hash of its recipe
-        recipe.json
         unit_0000000                          a finished unit
         unit_0000001.UUID.part                one that is being built; the rename says that it is whole
 
 Because the recipe's hash names the folder, a worker left over from another build cannot add to this one. Two attempts
 at one unit make equal files, so it does not matter whose rename comes last.
 
-A unit's file has chunks as the task made them, with the rejected rows in their places. A line of JSON says what
-follows::
-
-    {"slice": {"kind": "lines", "start": 0, ...}}
-    {"tokens": 5, "rows": 2, "weights": "|u1", ...}   a b c d e (u4), 3 2 (i8), 0 1 1 0 1 (u1, or f4 for fractions)
-    {"rejected": {...}}
-    {"end": {...}, "crc32": ...}                      the counts of all, and the checksum of all bytes before it
+A unit's file has pickled objects: its slice, the chunks as the task made them with the rejected rows in their places,
+and the counts of all; then the checksum of all bytes before it.
 
 Units are not flushed to the disk, which would take longer than writing them: one that a power failure damaged differs
 from its checksum, and is built again.
@@ -27,33 +21,28 @@ A build calls `prepare`, then `build_unit` for each slice, then `delete_all`, or
 
 from __future__ import annotations
 
-import json
-import mmap
+import pickle
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, runtime_checkable
 from zlib import crc32
 
-import numpy as np
-import numpy.typing as npt
-
-from niels_gpt.builds.finished import differences
 from niels_gpt.builds.tasks import Chunk, Task
-from niels_gpt.errors import CacheError, DataError, UsageError, storage_errors, without_passwords
+from niels_gpt.errors import DataError, UsageError, storage_errors, without_passwords
 from niels_gpt.progress import Progress
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import Slice, Sliceable
 from niels_gpt.sources.rejections import ALL, Rejections
-from niels_gpt.store.files import json_bytes, write_atomic
-from niels_gpt.store.manifest import read_manifest
+from niels_gpt.store.files import json_bytes
 from niels_gpt.store.staging import real_path, rename_and_delete, staging_path
 
-RECIPE_NAME: Final = "recipe.json"
-UNITS_VERSION: Final = 7  # units of another version are built again
+UNITS_VERSION: Final = 8  # units of another version are built again
+CHECKSUM_BYTES: Final = 4
 FINISHED: Final = "unit_[0-9]" + "[0-9]" * 6  # for `glob`
 
 
@@ -93,15 +82,14 @@ class UnitTask:
         """Whether the unit exists and is made from this slice; its bytes are not looked at."""
         try:
             with self.path.open("rb") as file:
-                found = json.loads(file.readline())
-        except (OSError, ValueError):
+                return bool(pickle.load(file) == _recorded(self.part))
+        except (OSError, EOFError, pickle.UnpicklingError):
             return False
-        return isinstance(found, dict) and found.get("slice") == _recorded(self.part)
 
 
-def _recorded(part: Slice) -> dict[str, Any]:
+def _recorded(part: Slice) -> Slice:
     """The slice as it is written to files: addresses may contain passwords, which must not be."""
-    return asdict(replace(part, path=without_passwords(part.path)))
+    return replace(part, path=without_passwords(part.path))
 
 
 # ---- one unit
@@ -122,117 +110,107 @@ def build_unit(
         return
     # Two attempts at one unit may run at once, perhaps on two machines, so each has a file of its own.
     aside = unit_task.folder / f"{unit_task.path.name}.{uuid.uuid4().hex}.part"
-    lines = _Lines(aside)
+    objects = _Objects(aside)
     try:
-        _write(task, source, unit_task.part, lines, reached)
+        _write(task, source, unit_task.part, objects, reached)
         with storage_errors("writing", aside):
-            lines.file.close()
+            objects.file.close()
             aside.replace(unit_task.path)
     finally:
         with suppress(OSError):  # on a full disk, flushing the buffer fails again
-            lines.file.close()
+            objects.file.close()
         aside.unlink(missing_ok=True)
 
 
-class _Lines:
-    """Writes lines of JSON and arrays, and knows the checksum of all."""
+class _Objects:
+    """Writes pickled objects one after the other, and knows the checksum of all."""
 
     def __init__(self, path: Path) -> None:
         self.checksum, self._path = 0, path
         with storage_errors("creating the file", path):
             self.file: IO[bytes] = path.open("xb", buffering=1 << 20)
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: Any) -> int:
+        """Append bytes, as `pickle` calls it."""
         self.checksum = crc32(data, self.checksum)  # against failures of power: a hash takes three times as long
         with storage_errors("writing", self._path):
-            self.file.write(data)
+            return self.file.write(data)
 
-    def line(self, value: Any) -> None:
-        self.write((json.dumps(value) + "\n").encode())
-
-    def array(self, values: npt.NDArray[Any], dtype: str) -> None:
-        self.write(np.ascontiguousarray(values, dtype).view(np.uint8).data)
+    def add(self, value: Any) -> None:
+        pickle.dump(value, self, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _write(task: Task, source: Sliceable, part: Slice, lines: _Lines, reached: Callable[[float], None]) -> None:
+def _write(task: Task, source: Sliceable, part: Slice, objects: _Objects, reached: Callable[[float], None]) -> None:
     weights_dtype = "|u1" if task.binary_mask else "<f4"
-    rejections = _InPlace(lines)
-    lines.line({"slice": _recorded(part)})
+    rejections = _InPlace(objects)
+    objects.add(_recorded(part))
     for chunk in task.chunks(source.read(part), rejections):
         # Of float32 0.5 makes uint8 0, which the comparison finds.
         if task.binary_mask and (chunk.weights.astype(weights_dtype) != chunk.weights).any():
             raise UsageError('a weight between 0 and 1 does not fit a mask of 0 and 1; build with mask_dtype="float32"')
-        counts = {"tokens": len(chunk.ids), "rows": len(chunk.lengths), "weights": weights_dtype}
-        grouped = any(group is not None for group in chunk.groups)
-        about = {"groups": list(chunk.groups) if grouped else None, "metadata": list(chunk.metadata)}
-        lines.line({**counts, "masked": len(chunk.weights) > 0, **about})
-        lines.array(chunk.ids, "<u4")
-        lines.array(chunk.lengths, "<i8")
-        lines.array(chunk.weights, weights_dtype)
+        objects.add(replace(chunk, ids=chunk.ids.astype("<u4"), weights=chunk.weights.astype(weights_dtype)))
         if isinstance(source, HasShare) and (share := source.fraction_read()) is not None:
             reached(share)
-    end = {"changed": dict(rejections.changed), "unread_keys": dict(rejections.unread)}
-    last = {"end": end, "crc32": lines.checksum}
-    lines.write(b"\n")  # by which the last line is found
-    lines.line(last)
+    objects.add(_End(rejections.changed, rejections.unread))
+    objects.write(objects.checksum.to_bytes(CHECKSUM_BYTES, "little"))
+
+
+@dataclass(frozen=True)
+class _End:
+    """The last object of a unit: the counts of all its rows."""
+
+    changed: Counter[str]
+    unread: Counter[str]
 
 
 class _InPlace(Rejections):
     """Writes every rejected row between the chunks. The limit applies to the whole build, so a unit has none."""
 
-    def __init__(self, lines: _Lines) -> None:
+    def __init__(self, objects: _Objects) -> None:
         super().__init__(Path(), ALL)
-        self._lines = lines
+        self._objects = objects
 
     def _add(self, row: Rejected) -> None:
-        self._lines.line({"rejected": asdict(row)})
+        self._objects.add(row)
 
 
 class Unit:
-    """A finished unit, mapped.
+    """A finished unit.
 
     Args:
-        check: compare all bytes with the checksum.
+        check: compare all bytes with the checksum, before any of them is read as an object.
 
     Attributes:
-        changed, unread: see `Rejections`.
+        changed, unread: see `Rejections`; complete when `contents` is.
 
     Raises:
         DataError: the file is missing, or differs from what was written.
     """
 
     def __init__(self, path: Path, *, check: bool = True) -> None:
+        self._path, self.changed, self.unread = path, Counter[str](), Counter[str]()
         try:
-            with path.open("rb") as file:
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            self._stop = self._data.rfind(b"\n", 0, len(self._data) - 1)
-            last = json.loads(self._data[self._stop + 1 :])
-            if check and crc32(memoryview(self._data)[: max(0, self._stop)]) != last["crc32"]:
-                raise ValueError("its checksum is another one")
-            end = last["end"]
-            self.changed: dict[str, int] = end["changed"]
-            self.unread: dict[str, int] = end["unread_keys"]
-        except (OSError, ValueError, TypeError, LookupError) as error:
-            raise DataError(f"{path}: differs from what was written ({error}); the unit is built again") from error
+            if check and not _is_whole(path):
+                raise DataError(f"{path}: differs from what was written; the unit is built again")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error}); the unit is built again") from error
 
     def contents(self) -> Iterator[Chunk | Rejected]:
         """The chunks, with the rejected rows in their places between them."""
-        at = self._data.find(b"\n") + 1  # after the line with the slice
-        while at < self._stop:
-            stop = self._data.find(b"\n", at) + 1
-            line = json.loads(self._data[at:stop])
-            if "rejected" in line:
-                yield Rejected(**line["rejected"])
-                at = stop
-                continue
-            tokens, rows = line["tokens"], line["rows"]
-            arrays = []
-            at = stop
-            for dtype, n in (("<u4", tokens), ("<i8", rows), (line["weights"], tokens if line["masked"] else 0)):
-                arrays.append(np.frombuffer(self._data, dtype, n, at))
-                at += arrays[-1].nbytes
-            ids, lengths, weights = arrays
-            yield Chunk(ids, lengths.copy(), weights, line["groups"] or [None] * rows, line["metadata"])
+        with storage_errors("reading", self._path), self._path.open("rb", buffering=1 << 20) as file:
+            pickle.load(file)  # the slice
+            while not isinstance(found := pickle.load(file), _End):
+                yield found
+        self.changed, self.unread = found.changed, found.unread
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file ends with the checksum of all bytes before."""
+    left, found = path.stat().st_size - CHECKSUM_BYTES, 0
+    with path.open("rb") as file:
+        while left > 0 and (data := file.read(min(left, 1 << 20))):
+            found, left = crc32(data, found), left - len(data)
+        return left == 0 and file.read() == found.to_bytes(CHECKSUM_BYTES, "little")
 
 
 # ---- the folder of all units
@@ -245,7 +223,7 @@ def units_path(out: Path) -> Path:
 
 
 def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Progress) -> Path:
-    """The folder for this build's units. Units of other builds are deleted, with a note that says why.
+    """The folder for this build's units. Units of other builds are deleted.
 
     Raises:
         StorageError: the disk refused.
@@ -259,25 +237,13 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
     with storage_errors("preparing the folder of units", folder):
         for other in units_path(out).iterdir() if units_path(out).is_dir() else ():
             if other != folder:
-                _delete_other(other, wanted, progress)
+                rename_and_delete(other)
         folder.mkdir(parents=True, exist_ok=True)
         for part in folder.glob("*.part"):  # of a killed run
             part.unlink(missing_ok=True)
     if finished := sum(1 for _ in folder.glob(FINISHED)):
         progress.note(f"{out}: continues with {finished:,} finished units of an earlier run")
-    write_atomic(folder / RECIPE_NAME, json_bytes(wanted))
     return folder
-
-
-def _delete_other(other: Path, wanted: Mapping[str, Any], progress: Progress) -> None:
-    try:
-        recipe = read_manifest(other / RECIPE_NAME)
-    except CacheError:  # killed before the recipe was written, or half deleted
-        recipe = {}
-    if recipe:
-        why = differences({key: recipe.get(key) for key in wanted}, dict(wanted)) or "its rows are not known"
-        progress.note(f"{other}: units of another build ({why}) cannot be used and are removed")
-    rename_and_delete(other)
 
 
 def retain_or_delete(out: Path, recipe: Mapping[str, Any], progress: Progress) -> None:

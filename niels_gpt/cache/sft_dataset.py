@@ -12,14 +12,13 @@ from niels_gpt.errors import CacheError, Mismatch, UsageError
 from niels_gpt.format.collate import (
     check_device,
     check_generator,
-    fill_trained,
-    padded_inputs_and_targets,
     to_device,
 )
+from niels_gpt.format.gather import shifted, targets_of
 from niels_gpt.ranges import BATCH_SIZE, LENGTH, TOKEN_ID
-from niels_gpt.store.gather import Int64s
+from niels_gpt.store.gather import Int64s, gather
 from niels_gpt.store.kinds import meta_beside
-from niels_gpt.store.masks import IGNORE_INDEX, spans_after
+from niels_gpt.store.masks import IGNORE_INDEX
 from niels_gpt.store.schema import MASK_NAME, META_DTYPES, META_NAME, TOKENS_NAME
 from niels_gpt.store.shards import open_examples
 
@@ -78,16 +77,12 @@ class SFTExampleDataset:
         self.asst_id = asst_id if mask else _agreed("asst", asst_id, recorded, self.tokens_path)
         special = {**recorded, "eot": self.eot_id} | ({} if self.asst_id is None else {"asst": self.asst_id})
         dtype = META_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
-        # Where a turn lacks its end-of-turn, the next role's sentinel ends what is trained.
-        self._other_roles = [int(recorded[name]) for name in ("sys", "usr") if name in recorded]
-        shard = open_examples(self.tokens_path, self.idx_path, dtype, mask, special)
-        self._index, self._ids = shard.index, _Rows(shard.tokens, T + 1)
-        self._mask = _Rows(shard.mask, T + 1) if isinstance(shard.mask, np.ndarray) else None
+        self._shard = open_examples(self.tokens_path, self.idx_path, dtype, mask, special)
         if len(self) == 0:
             raise CacheError(f"{idx_path}: holds no examples; use the other split or build with more data")
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._shard.index)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.tokens_path}, {len(self):,} examples, rows of {self.T:,}, {self.device}>"
@@ -122,22 +117,17 @@ class SFTExampleDataset:
 
     def arrays(self, examples: npt.NDArray[np.integer[Any]]) -> tuple[Int64s, Int64s, Int64s]:
         """`rows` as arrays of numpy, for which torch need not be installed."""
-        starts, lengths = self._index.spans(examples)
+        starts, lengths = self._shard.index.spans(examples)
         lengths = np.minimum(lengths, self.T + 1)  # the beginning of a longer example
-        # As wide as the longest, so that no column is only padding. Rows of shorter examples continue with the next
-        # tokens of the file, which `filled` excludes: lengths 2 3 give [T T F] [T T T].
-        n = int(lengths.max(initial=1))
-        ids = self._ids.read(starts, n)
-        filled = np.arange(n, dtype=np.int32) < lengths.astype(np.int32)[:, None]
-        if self._mask is not None:
-            trained = self._mask.read(starts, n).astype(np.bool_) & filled
-        else:
-            assert self.asst_id is not None
-            trained = spans_after(ids, opens=[self.asst_id], closes=[self.eot_id], breaks=self._other_roles) & filled
-        x, y = padded_inputs_and_targets(ids, filled, T=self.T, pad_id=self.eot_id)
-        y_masked = np.empty((len(ids), self.T), np.int64)
-        fill_trained(y_masked, ids, trained, IGNORE_INDEX)
-        return x, y, y_masked
+        # Padding is recognised by its position: lengths 2 3 fill [T T F] [T T T].
+        filled = np.arange(self.T + 1) < lengths[:, None]
+        rows = np.full(filled.shape, self.eot_id, self._shard.tokens.dtype)
+        rows[filled] = gather(self._shard.tokens, starts, lengths)
+        trained = np.zeros(filled.shape, np.bool_)
+        assert self._shard.mask is not None  # stored, or of sentinels
+        trained[filled] = gather(self._shard.mask, starts, lengths) > 0
+        x, y = shifted(rows)
+        return x, y, np.where(targets_of(trained), y, IGNORE_INDEX)
 
     def __getstate__(self) -> dict[str, Any]:
         """The constructor's arguments, so that a worker maps the files again instead of receiving their contents."""
@@ -152,22 +142,6 @@ class SFTExampleDataset:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
-
-
-class _Rows:
-    """Reads `n` values, at most `width`, from each of several places of a mapped file, as the rows of an array."""
-
-    def __init__(self, values: npt.NDArray[Any], width: int) -> None:
-        self._values = values
-        self._windows = values[:0].reshape(0, width)
-        if len(values) >= width:
-            self._windows = np.lib.stride_tricks.sliding_window_view(values, width)
-
-    def read(self, starts: Int64s, n: int) -> npt.NDArray[Any]:
-        """Shape (len(starts), n); at the end of the file the last value repeats."""
-        if starts.size and starts.max() < len(self._windows):
-            return self._windows[starts, :n]  # one copy per row
-        return np.asarray(self._values[np.minimum(starts[:, None] + np.arange(n), len(self._values) - 1)])
 
 
 def _agreed(name: str, passed: int | None, recorded: dict[str, int], path: Path) -> int:

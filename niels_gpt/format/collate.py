@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import UsageError, did_you_mean, shown
@@ -109,43 +108,6 @@ def inputs_and_targets(rows: npt.NDArray[Any], device: str | torch.device) -> tu
 
     x, y = (torch.from_numpy(values) for values in shifted(rows))
     return to_device(x, device), to_device(y, device)
-
-
-def padded_inputs_and_targets(
-    ids: npt.NDArray[Any], filled: npt.NDArray[np.bool_], *, T: int, pad_id: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """`x` and `y`, int64 and contiguous, shape (B, T), from rows that may be shorter than T + 1.
-
-    ::
-
-        T = 5, P = pad_id; the id z is of the next row
-
-        ids  a b c z     filled  # # # .     x  a b c P P     y  b c P P P
-
-    Args:
-        ids: of any integer type, shape (B, n) with n from 1 to T + 1.
-        filled: bool, same shape: False where an id is to be replaced by `pad_id`.
-    """
-    rows = np.full((len(ids), T + 1), pad_id, dtype=ids.dtype)
-    np.copyto(rows[:, : ids.shape[1]], ids, where=filled)
-    return shifted(rows)
-
-
-def fill_trained(
-    targets: npt.NDArray[np.int64], ids: npt.NDArray[Any], trained: npt.NDArray[np.bool_], ignore_index: int
-) -> None:
-    """Write the trained targets of rows into an array of shape (B, T), and `ignore_index` everywhere else.
-
-    ::
-
-        ids  a b c z     trained  . # # .     I = ignore_index     targets  b c I I I
-
-    Args:
-        ids: of any integer type, shape (B, n) with n from 1 to T + 1.
-        trained: bool, same shape: True where an id is trained as a target.
-    """
-    targets.fill(ignore_index)
-    np.copyto(targets[:, : ids.shape[1] - 1], ids[:, 1:], where=trained[:, 1:])
 
 
 def masked_targets(y: torch.Tensor, loss_mask: torch.Tensor, ignore_index: int) -> torch.Tensor:

@@ -13,30 +13,6 @@ import numpy.typing as npt
 
 from niels_gpt.errors import UsageError, did_you_mean
 
-
-def beside_runs(window: slice, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> slice:
-    """A window, smaller until neither end is inside a run that must not be cut, such as an image's tokens.
-
-    ::
-
-        runs 2 to 5 and 7 to 9      0 to 4 becomes 0 to 2      4 to 8 becomes 5 to 7      5 to 9 stays
-
-    Args:
-        starts, stops: int64, shape (runs,), ascending; neighbouring runs may share tokens.
-
-    Returns:
-        An empty slice, at its start, if no token is left.
-    """
-    start, stop = window.start, window.stop
-    # One pass each suffices even for overlapping runs: stop only moves left, so runs are visited from the last to the
-    # first; start only moves right.
-    for begin, end in zip(starts[::-1].tolist(), stops[::-1].tolist(), strict=True):
-        stop = begin if begin < stop < end else stop
-    for begin, end in zip(starts.tolist(), stops.tolist(), strict=True):
-        start = end if begin < start < end else start
-    return slice(start, max(start, stop))
-
-
 EPISODE_POLICIES: Final = ("head", "tail", "drop_partial_turn", "skip", "error")
 
 

@@ -254,15 +254,6 @@ def check_manifest_hash(path: Path, manifest: Manifest) -> None:
         )
 
 
-def is_whole(data: bytes) -> bool:
-    """Whether these bytes are a JSON object with the hash that it records, if it records one."""
-    try:
-        manifest = json.loads(data)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(manifest, dict) and manifest.get(HASH_KEY) in (None, _contents_sha256(manifest))
-
-
 def _contents_sha256(manifest: Mapping[str, Any]) -> str:
     contents = {key: value for key, value in manifest.items() if key != HASH_KEY}
     # Sorted and without spaces, so that any JSON library can repeat it after it has read the file.

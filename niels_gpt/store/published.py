@@ -11,7 +11,6 @@ Tokens, masks and segment ids come later, shard by shard: see `store.shard_cache
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -28,11 +27,10 @@ from niels_gpt.store.manifest import (
     Manifest,
     bytes_of,
     check_manifest_hash,
-    is_whole,
     parse_manifest,
     read_manifest,
 )
-from niels_gpt.store.remote import DAMAGED_READS, copy_file, plain_name, read_small
+from niels_gpt.store.remote import copy_file, plain_name, read_small
 from niels_gpt.store.retries import in_short, is_refusal
 from niels_gpt.store.schema import COLUMNS, INDEX_NAME, MANIFEST_NAME, MANIFESTS, META_NAME, TOKENS_NAME
 from niels_gpt.store.shard_cache import ShardCache, StoredFile, size_of
@@ -40,8 +38,6 @@ from niels_gpt.store.shard_cache import ShardCache, StoredFile, size_of
 STREAMED: Final = tuple(column.file for column in COLUMNS.values() if column.per == "token")
 INDEX_THREADS: Final = 8
 MOST_MANIFEST_BYTES: Final = 512 << 20  # they are read into memory before anything of them is known
-
-_log = logging.getLogger("niels_gpt.store")
 
 
 def is_url(dataset: str | Path) -> bool:
@@ -137,21 +133,14 @@ def find_manifest(url: str) -> tuple[str, bytes] | None:
     refused: list[str] = []
     refusal: StorageError | None = None
     for name in MANIFESTS:
-        data = None
         try:
-            # Bytes that stay damaged are returned, so that the reader of the manifest says what is wrong with it.
-            for _ in range(DAMAGED_READS):
-                data = read_small(f"{url}/{name}", MOST_MANIFEST_BYTES)
-                if data is None or is_whole(data):
-                    break
-                _log.warning("[Store] %s: not a whole manifest; reading it again", without_passwords(f"{url}/{name}"))
+            if (data := read_small(f"{url}/{name}", MOST_MANIFEST_BYTES)) is not None:
+                return name, data
         except StorageError as error:
             if not is_refusal(error):
                 raise
             refused.append(f"{url}/{name}")
             refusal = error
-        if data is not None:
-            return name, data
     if refusal is None:
         return None
     raise StorageError(

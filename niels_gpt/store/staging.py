@@ -12,10 +12,8 @@ puts back an earlier build that had been moved away.
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
-import uuid
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -187,21 +185,15 @@ def _delete(folder: Path) -> None:
 
 
 def rename_and_delete(path: Path) -> None:
-    """Delete a directory, if it exists, under another name.
+    """Delete a directory, if it exists, under another name, also what a killed process left of doing so.
 
     A process that is still writing into it finds no directory any more, instead of recreating parts of it.
     """
+    trash = path.with_name(f"{path.name}.trash")
     try:
+        if trash.exists():
+            _delete(trash)
         with suppress(FileNotFoundError):
-            path.rename(path.with_name(f"{path.name}.{uuid.uuid4().hex}.trash"))
-        _delete_trash(path)
-    except BaseException:  # Ctrl-C, or the error that `rmtree` makes of it
-        # The command then says that nothing half-written remains.
-        _delete_trash(path)
-        raise
-
-
-def _delete_trash(path: Path) -> None:
-    """Delete what a directory was renamed to, also by a process that was killed while it did this."""
-    for trash in path.parent.glob(f"{glob.escape(path.name)}.*.trash"):
-        shutil.rmtree(trash, ignore_errors=True)
+            path.rename(trash)
+    finally:  # also after Ctrl-C: the command then says that nothing half-written remains
+        _delete(trash)

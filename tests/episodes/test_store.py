@@ -279,12 +279,6 @@ def test_segments_of_a_wrong_size_are_refused_as_on_disks(store: FileServer, tmp
             opened(place, **options)
 
 
-@pytest.mark.parametrize("fault", ["damage", "short", "empty"])
-def test_a_manifest_damaged_on_its_way_is_read_again(store: FileServer, tmp_path: Path, fault: str) -> None:
-    store.faults(f"chats/episodes.json {fault} 1")
-    assert rows_of(remote(store, cache_in(tmp_path)), 5) == rows_of(local(store), 5)
-
-
 # ---- a cache that others use too
 
 
