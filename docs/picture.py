@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from niels_gpt.cli.demo import run_demo
-from niels_gpt.display.table import show_view
+from niels_gpt.display.table import example_text
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.progress import SILENT
 
@@ -27,9 +27,7 @@ def main(target: Path = Path(__file__).parent / "show.svg") -> None:
         lengths = np.diff(np.load(out / "sft/chats/train_idx.npy"))
         view = view_example(out / "sft/chats", int(np.flatnonzero(lengths == EXAMPLE_TOKENS)[0]), T=SHOWN)
     console = Console(record=True, width=84, file=io.StringIO(), force_terminal=True)
-    shown = io.StringIO()
-    show_view(Console(width=84, file=shown, force_terminal=True), view, with_table=True)
-    console.print(Text.from_ansi(shown.getvalue()), soft_wrap=True)
+    console.print(Text.from_ansi(example_text(view)), soft_wrap=True)
     console.save_svg(str(target), title="niels-gpt show sft/chats 35 --sequence-length 48", unique_id="niels-gpt-show")
     target.write_text(target.read_text().replace(folder + "/", ""))
 

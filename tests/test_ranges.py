@@ -19,7 +19,7 @@ from niels_gpt.cli.main import COMMANDS, app, function_of
 from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.errors import UsageError
-from niels_gpt.explorer.example_view import view_episode, view_example
+from niels_gpt.explorer.example_view import view_example
 from niels_gpt.export.run import export
 from niels_gpt.imports.run import import_episodes
 from niels_gpt.sources.hub_corpora import FineWebEdu
@@ -165,7 +165,6 @@ FUNCTIONS: list[tuple[Callable[..., Any], tuple[str, ...]]] = [
     (FineWebEdu, ("seed", "shuffle_buffer")),
     (OpenAssistant, ("max_messages",)),
     (lambda **given: view_example(Path("nowhere"), 0, **given), ("T",)),
-    (lambda **given: view_episode(Path("nowhere"), 0, **given), ("T",)),
 ]
 FRACTIONS = ("val_frac", "character_coverage")
 ARGUMENTS = [(function, name) for function, names in FUNCTIONS for name in names]

@@ -125,7 +125,7 @@ def _batches(out: Path, eot: int, seed: int, console: Console) -> None:
 def _one_example(chats: Any, console: Console) -> None:
     import numpy as np
 
-    from niels_gpt.display.table import show_view
+    from niels_gpt.display.table import example_text
     from niels_gpt.explorer.example_view import view_example
 
     console.print(Rule("4. one example, token by token", align="left"))
@@ -133,7 +133,8 @@ def _one_example(chats: Any, console: Console) -> None:
     lengths = chats.split("train").lengths
     # Longer ones count as 0, so that they are never the longest.
     number = int(np.argmax(np.where(lengths <= SHOWN_TOKENS - 4, lengths, 0)))
-    show_view(console, view_example(chats.path, number, T=SHOWN_TOKENS), with_table=True)
+    example = view_example(chats.path, number, T=SHOWN_TOKENS)
+    print(example_text(example, colour=console.is_terminal), end="", file=console.file)
 
 
 def _next_steps(out: Path, console: Console) -> None:

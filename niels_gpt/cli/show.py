@@ -10,9 +10,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,7 +35,7 @@ from niels_gpt.store.manifest import no_such_directory
 from niels_gpt.store.remote import AnyFile, RemoteFile, as_file
 
 if TYPE_CHECKING:
-    from niels_gpt.display.example import ExampleView
+    from niels_gpt.display.example import Example
 
 
 RowLength = Annotated[
@@ -106,27 +103,10 @@ def show(
     elif not path.exists():
         raise no_such_directory(path, "a cache, episodes or a file of conversations")
     else:
-        from niels_gpt.explorer.example_view import view_episode, view_example
+        from niels_gpt.explorer.example_view import view_example
 
-        with _quiet_loader():
-            view = (
-                view_episode(path, number, split=split, T=length or 1024, packed=True, tokenizer=tokenizer)
-                if packed
-                else view_example(path, number, split=split, T=length, tokenizer=tokenizer)
-            )
+        view = view_example(path, number, split=split, T=length, packed=packed, tokenizer=tokenizer)
     _print(view, as_json=as_json, table=table)
-
-
-@contextmanager
-def _quiet_loader() -> Iterator[None]:
-    """Without the loader's lines of counts, which are about the whole dataset and its default sequence length."""
-    log = logging.getLogger("niels_gpt.episodes")
-    before = log.level
-    log.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
 
 
 @grouped
@@ -159,7 +139,7 @@ def render(
 
 def _rendered(
     file: str | AnyFile, number: int, tokenizer: Path, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
-) -> ExampleView:
+) -> Example:
     """A conversation with its tokens. All else is checked before the tokenizer is loaded, which takes seconds."""
     from niels_gpt.explorer.example_view import view_rendered
     from niels_gpt.sources.chat_files import nth_conversation
@@ -171,13 +151,14 @@ def _rendered(
     return view_rendered(renderer.open(tokenizer, quiet=quiet), conversation, loss_on)
 
 
-def _print(view: ExampleView, *, as_json: bool, table: bool) -> None:
-    from niels_gpt.display.table import print_view, show_view
+def _print(view: Example, *, as_json: bool, table: bool) -> None:
+    from niels_gpt.display.table import example_text
+    from niels_gpt.display.terminal import in_colour
 
     if as_json:
-        print_view(view)
+        print(view.to_json())
     else:
-        show_view(out(), view, with_table=table)
+        print(example_text(view, table=table, colour=in_colour()), end="")
 
 
 def _print_messages(file: AnyFile, number: int, as_json: bool) -> None:

@@ -1,149 +1,108 @@
-"""One example as a sequence of tokens with their facts: id, text, kind, target, loss.
+"""`Example`: one example as a training step sees it, in arrays, for the terminal, for `--json` and for the page.
 
-`TokenColumns` holds the facts in arrays and makes the `TokenView` of a token when it is accessed.
-`explorer/example_view.py` makes them of conversations and stored rows.
+`explorer/example_view.py` makes them of conversations and of stored rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, NamedTuple, overload
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.display.rows import COLOURS, Colour, raw_spelling, whole
+from niels_gpt.display.rows import COLOURS, PADDING, TRAINED, Spelling, TokenRow, cached, whole
 
-Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
-
-_AT_ONCE = 8192  # tokens that are converted to Python objects together
-
-
-class TokenView(NamedTuple):
-    """A token at a position of `x`.
-
-    Attributes:
-        text: as `TokenSpelling.raw` has it, so that characters of several tokens can be joined; `whole` before output.
-        kind: trained (in the loss when it is the target), sampled (the model would emit it, but it is not in the loss),
-            context, scaffold (written by the chat template) or padding.
-        target, target_text: the token that is predicted from here; in the loss only if `target_trained`.
-        segment: the number of the text in a packed row, or of the message in a rendering, from 1; 0 for neither.
-        role, sampled, body: of renderings only; `None` for stored rows.
-    """
-
-    position: int
-    id: int
-    text: str
-    kind: Colour
-    target: int
-    target_text: str
-    target_trained: bool
-    segment: int = 0
-    role: str | None = None
-    sampled: bool | None = None
-    body: bool | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The view as a JSON object."""
-        return self._asdict() | {"text": whole(self.text), "target_text": whole(self.target_text)}
+Ints = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class TokenColumns(Sequence[TokenView]):
-    """Tokens as arrays. A `TokenView` is made when it is accessed, so millions of tokens need little memory.
-
-    Attributes:
-        ids, targets: integers of shape (tokens,).
-        kinds: the index of each token's kind in `COLOURS`.
-        target_trained: bool of shape (tokens,).
-        spelling: the text of an id; called once per distinct id.
-        no_target: the last token predicts nothing, so its target has no text.
-        segments: as in `TokenView`; default all 0.
-        roles: the roles of segments 1, 2, ...
-        sampled, body: bool of shape (tokens,); `None` where they are not known.
-    """
-
-    ids: Ints
-    targets: Ints
-    kinds: Ints
-    target_trained: Bools
-    spelling: Callable[[int], str]
-    no_target: bool = False
-    segments: Ints | None = None
-    roles: Sequence[str] = ()
-    sampled: Bools | None = None
-    body: Bools | None = None
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @overload
-    def __getitem__(self, at: int) -> TokenView: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[TokenView]: ...
-    def __getitem__(self, at: int | slice) -> TokenView | list[TokenView]:
-        if isinstance(at, slice):
-            return [self[index] for index in range(*at.indices(len(self)))]
-        index = range(len(self))[at]
-        return next(self._between(index, index + 1))
-
-    def __iter__(self) -> Iterator[TokenView]:
-        # Block by block: converting a slice to lists is fast, converting millions at once takes memory.
-        for start in range(0, len(self), _AT_ONCE):
-            yield from self._between(start, min(start + _AT_ONCE, len(self)))
-
-    def different(self) -> list[TokenView]:
-        """A few tokens among which every id, target, kind and segment of the example occurs."""
-        columns = [self.ids, self.targets, self.kinds, *([] if self.segments is None else [self.segments])]
-        # The place at which each value occurs first, column by column: ids 7 7 9 give places 0 2.
-        firsts = [np.unique(column, return_index=True)[1] for column in columns]
-        return [self[at] for at in np.unique(np.concatenate(firsts)).tolist()]
-
-    @cached_property
-    def _text(self) -> Callable[[int], str]:
-        return cache(raw_spelling(self.spelling))
-
-    def _between(self, start: int, stop: int) -> Iterator[TokenView]:
-        here, n, text = slice(start, stop), stop - start, self._text
-        ids, targets = self.ids[here].tolist(), self.targets[here].tolist()
-        segments = [0] * n if self.segments is None else self.segments[here].tolist()
-        target_texts = [text(target) for target in targets]
-        # The last token has no successor; 0 is in its column, and its text must not be shown.
-        if self.no_target and stop == len(self):
-            target_texts[-1] = ""
-        return map(
-            TokenView,
-            range(start, stop),
-            ids,
-            [text(token) for token in ids],
-            [COLOURS[kind] for kind in self.kinds[here].tolist()],
-            targets,
-            target_texts,
-            self.target_trained[here].tolist(),
-            segments,
-            # Segment 0 belongs to no message.
-            [self.roles[segment - 1] if self.roles and segment else None for segment in segments],
-            [None] * n if self.sampled is None else self.sampled[here].tolist(),
-            [None] * n if self.body is None else self.body[here].tolist(),
-        )
-
-
-@dataclass(frozen=True)
-class ExampleView:
-    """An example as a training step sees it.
+class Example:
+    """The tokens of a rendering, or of a stored row: its inputs and, last, the target of the last input.
 
     Attributes:
         title: one line: the source, the row, and counts.
-        has_text: a tokenizer is available; else only ids can be shown.
-        episodes: the numbers of the episodes in a packed row, in order.
-        n_tokens: how many tokens there are without padding, the last target included.
+        ids: integers of shape (tokens,), padding included.
+        colours: places in `COLOURS`, of shape (tokens,).
+        spelling: the text of an id; `None` where no tokenizer is available.
+        segments: the number, from 1, of the text of each token in a packed row, or of its message; 0 for neither.
+            `None` where a row is one text.
+        names: of the texts or messages: "episode 7", or the role.
+        sampled, body: of each token of a rendering, whether the model itself would emit it, and whether it is content;
+            `None` for stored rows, which do not record it.
     """
 
     title: str
-    tokens: Sequence[TokenView]
-    has_text: bool
-    episodes: tuple[int, ...] = ()
-    n_tokens: int = 0
+    ids: Ints
+    colours: Ints
+    spelling: Spelling | None = None
+    segments: Ints | None = None
+    names: Sequence[str] = ()
+    sampled: Bools | None = None
+    body: Bools | None = None
+
+    @property
+    def is_rendering(self) -> bool:
+        """Whether it is a conversation that was rendered now, not a stored row."""
+        return self.sampled is not None
+
+    @property
+    def n_inputs(self) -> int:
+        """How many tokens are inputs: all of a rendering, all but the last of a stored row."""
+        return len(self.ids) - (not self.is_rendering)
+
+    @property
+    def n_real(self) -> int:
+        """How many inputs are in front of the padding."""
+        return int(np.count_nonzero(self.colours[: self.n_inputs] != PADDING))
+
+    @cached_property
+    def raw_texts(self) -> list[str]:
+        """The text of each token, as `TokenSpelling.raw` has it; empty without a tokenizer."""
+        return list(map(cached(self.spelling), self.ids.tolist())) if self.spelling else [""] * len(self.ids)
+
+    def row(self) -> TokenRow:
+        """The inputs as running text."""
+        n = self.n_real
+        segments = np.zeros(n, np.int64) if self.segments is None else self.segments[:n]
+        starts = np.flatnonzero(np.diff(segments)) + 1
+        names = [self.name_of(int(segments[at])) for at in [0, *starts]] if n else []
+        # The facts are for tooltips, which a terminal has not.
+        colours = self.colours[:n].astype(np.intp)
+        return TokenRow(self.ids[:n], colours, lambda at: "", "", starts.tolist(), self.n_inputs - n, names)
+
+    def name_of(self, segment: int) -> str:
+        """The name of a text or message: `1 assistant`, `episode 7`; empty for segment 0."""
+        if not segment:
+            return ""
+        return f"{segment - 1} {self.names[segment - 1]}" if self.is_rendering else self.names[segment - 1]
+
+    def tokens(self) -> Iterator[dict[str, Any]]:
+        """The inputs as JSON objects; what is predicted from the last token of a rendering is an empty text."""
+        texts = [whole(text) for text in self.raw_texts]
+        targets, is_target = [*self.ids[1:].tolist(), 0], [*(self.colours[1:] == TRAINED).tolist(), False]
+        segments = [0] * len(self.ids) if self.segments is None else self.segments.tolist()
+        for at in range(self.n_inputs):
+            yield {
+                "position": at,
+                "id": int(self.ids[at]),
+                "text": texts[at],
+                "kind": COLOURS[self.colours[at]],
+                "target": targets[at],
+                "target_text": texts[at + 1] if at + 1 < len(texts) else "",
+                "target_trained": is_target[at],
+                "segment": segments[at],
+                # Segment 0 belongs to no message.
+                "role": self.names[segments[at] - 1] if self.is_rendering and segments[at] else None,
+                "sampled": None if self.sampled is None else bool(self.sampled[at]),
+                "body": None if self.body is None else bool(self.body[at]),
+            }
+
+    def to_json(self) -> str:
+        """The title and the tokens as JSON, a line per token."""
+        lines = ",".join(f"\n    {json.dumps(token, ensure_ascii=False)}" for token in self.tokens())
+        return f'{{\n  "title": {json.dumps(self.title, ensure_ascii=False)},\n  "tokens": [{lines}\n  ]\n}}'

@@ -43,7 +43,7 @@ def notebook_html(head: str, rows: Sequence[TokenRow], spelling: Spelling | None
             parts.append(f'<div class="ng-head">{escape(row.heading)}</div>')
         for number, part in enumerate(row.texts()):
             if number:
-                parts.append(f'<div class="ng-head">text {number + 1}</div>')
+                parts.append(f'<div class="ng-head">{escape(row.name(number))}</div>')
             spans = [
                 span(text_of(int(row.ids[at])), COLOURS[row.kinds[at]], f"{at}: id {int(row.ids[at])}, {row.facts(at)}")
                 for at in range(part.start, part.stop)

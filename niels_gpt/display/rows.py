@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
@@ -121,6 +121,7 @@ class TokenRow:
         heading: a line above the tokens; empty for none.
         text_starts: the places, other than 0, at which another text of a packed row begins.
         n_padding: how many padding tokens follow.
+        names: of the texts, such as "episode 7"; default "text 1", "text 2", ...
     """
 
     ids: npt.NDArray[np.integer[Any]]
@@ -129,6 +130,11 @@ class TokenRow:
     heading: str = ""
     text_starts: Sequence[int] = ()
     n_padding: int = 0
+    names: Sequence[str] = ()
+
+    def name(self, text: int) -> str:
+        """The name of a text, counted from 0."""
+        return self.names[text] if self.names else f"text {text + 1}"
 
     def texts(self) -> Iterator[slice]:
         """The places of each text: starts 3 of 5 tokens gives 0:3 and 3:5."""
@@ -201,7 +207,8 @@ def first_tokens(rows: Sequence[TokenRow], most: int | None) -> tuple[list[Token
             starts = [start for start in row.text_starts if start < room]
             # The padding of a row that is cut would seem to follow its last shown token.
             if room:
-                shown.append(TokenRow(row.ids[:room], row.kinds[:room], row.facts, row.heading, starts))
+                cut = replace(row, ids=row.ids[:room], kinds=row.kinds[:room], text_starts=starts, n_padding=0)
+                shown.append(cut)
             break
         shown.append(row)
         room -= len(row.ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from niels_gpt.display.rows import (
@@ -22,10 +23,11 @@ from niels_gpt.display.rows import (
 )
 
 PREVIEW_TOKENS: Final = 400  # of what `print` shows besides the line of counts
-
+_EOT: Final = "<eot>"  # ends turns of our own format, which writes no line ends: a terminal begins a line after it
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")  # 30 to 37 in ANSI
 
 
+@cache
 def ansi_code(style: str) -> str:
     """The ANSI code of a style in rich's words: `bold black on green` -> `1;30;42`.
 
@@ -45,7 +47,10 @@ def ansi_code(style: str) -> str:
     return ";".join(map(str, codes))
 
 
-_ANSI: Final = {kind: ansi_code(style) for kind, style in STYLES.items()}
+def painted(text: str, style: str, colour: bool = True) -> str:
+    """A text of one line in a style, if `colour`."""
+    code = ansi_code(style) if colour and text else ""
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text
 
 
 def in_colour() -> bool:
@@ -53,35 +58,38 @@ def in_colour() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def terminal_text(rows: Sequence[TokenRow], spelling: Spelling | None = None, *, most: int | None = None) -> str:
-    """The rows as running text in ANSI colours, with a legend in front.
+def terminal_text(
+    rows: Sequence[TokenRow], spelling: Spelling | None = None, *, most: int | None = None, colour: bool = True
+) -> str:
+    """The rows as running text, with a legend in front.
 
     Args:
         spelling: the text of an id; default the id itself and a space.
         most: show at most so many tokens, and then how many are left out.
+        colour: with ANSI codes.
     """
     shown, left_out = first_tokens(rows, most)
-    legend = "  ".join(_coloured(f" {MEANINGS[kind]} ", kind) for kind in kinds_of(shown))
-    parts = [legend, "\n\n"]
-    text_of = cached(spelling)
+    text_of, faint = cached(spelling), STYLES["padding"]
+    parts = ["  ".join(painted(f" {MEANINGS[kind]} ", STYLES[kind], colour) for kind in kinds_of(shown)), "\n\n"]
     for row in shown:
         if row.heading:
-            parts.append(f"{_coloured(row.heading, 'padding')}\n")
+            parts += [painted(row.heading, faint, colour), "\n"]
         for number, part in enumerate(row.texts()):
             if number:
-                parts.append(_coloured(f"\n── text {number + 1} ──\n", "padding"))
+                parts += ["\n", painted(f"── {row.name(number)} ──", faint, colour), "\n"]
             texts = [text_of(token) for token in row.ids[part].tolist()]
-            parts += [_coloured(text, kind) for text, kind in _runs(texts, row.kinds[part].tolist())]
+            for text, kind in _runs(texts, row.kinds[part].tolist()):
+                parts += [_of_kind(text, kind, colour), "\n" * text.endswith(_EOT)]
         if row.n_padding:
-            parts.append(_coloured(f"\n{row.n_padding:,} × padding", "padding"))
+            parts += ["\n", painted(f"{row.n_padding:,} × padding", faint, colour)]
         parts.append("\n")
     if left_out:
-        parts.append(_coloured(f"and {left_out:,} more tokens\n", "padding"))
+        parts += [painted(f"and {left_out:,} more tokens", faint, colour), "\n"]
     return "".join(parts)
 
 
 def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Colour]]:
-    """Neighbouring tokens of one kind, joined.
+    """Neighbouring tokens of one kind, joined, up to the end of a turn of our own format.
 
     ::
 
@@ -89,16 +97,12 @@ def _runs(texts: list[str], kinds: list[int]) -> Iterator[tuple[str, Colour]]:
     """
     start = 0
     for at in range(1, len(kinds) + 1):
-        if at == len(kinds) or kinds[at] != kinds[start]:
+        if at == len(kinds) or kinds[at] != kinds[start] or texts[at - 1] == _EOT:
             yield whole("".join(texts[start:at])), COLOURS[kinds[start]]
             start = at
 
 
-def _coloured(text: str, kind: Colour) -> str:
+def _of_kind(text: str, kind: Colour, colour: bool) -> str:
     """Text in the colour of its kind; a colour ends before a line does, or terminals paint the rest of the line."""
-    lines = ["".join(map(printable, line)) for line in text.split("\n")]
-    code = _ANSI[kind]
-    if not code:
-        return "\n".join(lines)
-    end = "\n" if kind == "padding" else "⏎\n"  # headings and separators are ours: their line ends are not data
-    return end.join(f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in lines)
+    lines = (painted("".join(map(printable, line)), STYLES[kind], colour) for line in text.split("\n"))
+    return "⏎\n".join(lines)

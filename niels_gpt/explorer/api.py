@@ -171,7 +171,7 @@ class Explorer:
                 self._training = TrainingRows(dataset.directory, dataset.token_text)
         page = self._training.page(split, fit, max(0, request.start), min(request.limit, PAGE_ROWS))
         table = None if request.row is None else self._training.table(split, fit, request.row).to_json()
-        return {"fitted": dataclasses.asdict(page), "table": table}
+        return {"fitted": page, "table": table}
 
     def export(self, request: Export) -> str:
         """A view as one HTML file."""

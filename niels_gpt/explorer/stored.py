@@ -161,8 +161,8 @@ class StoredRows:
         if not self.split(split).lengths[row]:
             return RowDetail(row, f"{split} {row}", None, problem=NO_TOKENS)
         width = WINDOW if self.kind == "pretrain" else None
-        view = view_example(self.directory, row, split=split, T=width, token_text=self.token_text)
-        return RowDetail(row, f"{split} {row}", table_of_row(view, self.special))
+        example = view_example(self.directory, row, split=split, T=width, token_text=self.token_text)
+        return RowDetail(row, f"{split} {row}", table_of_row(example, self.special))
 
     def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
         """See `Dataset`."""

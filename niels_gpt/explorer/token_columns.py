@@ -17,8 +17,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.display.example import ExampleView, TokenView
-from niels_gpt.display.rows import Colour, whole
+from niels_gpt.display.example import Example, Ints
+from niels_gpt.display.rows import PADDING as PADDED
+from niels_gpt.display.rows import TRAINED, whole
 from niels_gpt.messages import Message, weight_of
 from niels_gpt.renderers.kinds import CONTENT, MODEL_KINDS, Kind
 from niels_gpt.renderers.kinds import SAMPLED as OF_MODEL
@@ -226,28 +227,32 @@ def table_of_rendering(
     )
 
 
-def table_of_row(view: ExampleView, sentinels: dict[str, int]) -> TokenTable:
-    """A row of a dataset of ours, from `view_example`.
+def table_of_row(example: Example, sentinels: dict[str, int], *, by_turn: bool = True) -> TokenTable:
+    """A row of a dataset of ours, the last target included.
 
     Args:
         sentinels: ids of `sys`, `usr`, `asst`, `eot`, which separate the turns; empty where a renderer wrote the ids.
+        by_turn: group the tokens of a row with one text by turns, not by its name.
     """
-    tokens = with_last_target(view)
-    kinds = np.array([token.kind for token in tokens], dtype=object)
-    padding, trained = (np.array(kinds == kind, np.bool_) for kind in ("padding", "trained"))
-    control = np.isin([token.id for token in tokens], list(sentinels.values())) & ~padding
-    texts = [whole(token.text) for token in tokens]
-    half = np.array([text != token.text for text, token in zip(texts, tokens, strict=True)], np.bool_)
+    ids = example.ids
+    padding, trained = example.colours == PADDED, example.colours == TRAINED
+    control = np.isin(ids, list(sentinels.values())) & ~padding
+    texts = list(map(whole, example.raw_texts))
+    half = np.array([text != raw for text, raw in zip(texts, example.raw_texts, strict=True)], np.bool_)
     # Stored ids do not show which tokens a template wrote, except for the sentinels; the rest is shown as content.
     facts = padding * PADDING | control * CONTROL | (~padding & ~control) * BODY | half * HALF
-    groups, named = _stored_groups(tokens, sentinels, episodes=view.episodes)
+    if by_turn and example.segments is None:
+        groups, named = _turns(ids, padding, sentinels)
+    else:
+        segments = np.ones(len(ids), np.int64) if example.segments is None else example.segments
+        groups, named = np.where(padding, -1, segments - 1), [Group(name, "episode") for name in example.names]
+    without = "No tokenizer with this data's checksum was found: ids are shown instead of text."
     count = int(trained.sum())
-    note = "" if view.has_text else "No tokenizer with this data's checksum was found: ids are shown instead of text."
     return TokenTable(
-        title=view.title,
+        title=example.title,
         unit="token",
-        texts=[text or str(token.id) for text, token in zip(texts, tokens, strict=True)],
-        ids=[token.id for token in tokens],
+        texts=texts if example.spelling else list(map(str, ids.tolist())),
+        ids=ids.tolist(),
         runs=runs_of(groups, facts),
         groups=named,
         modes=[ModeMask("stored", "As stored", "The tokens that the files mark as trained.", edges(trained), count)],
@@ -258,41 +263,19 @@ def table_of_row(view: ExampleView, sentinels: dict[str, int]) -> TokenTable:
             "padding": int(padding.sum()),
         },
         facts_known=False,
-        note=note,
+        note="" if example.spelling else without,
     )
 
 
-def with_last_target(view: ExampleView) -> Sequence[TokenView]:
-    """The tokens of a row and the last target, which is not an input: of a b c d the inputs are a b c."""
-    tokens = view.tokens
-    # Then the row ends with padding, and every token of it is an input.
-    if view.n_tokens <= len(tokens) or not tokens:
-        return tokens
-    last = tokens[-1]
-    kind: Colour = "trained" if last.target_trained else "context"
-    return [*tokens, TokenView(len(tokens), last.target, last.target_text, kind, 0, "", False, last.segment)]
-
-
-def _stored_groups(
-    tokens: Sequence[TokenView], sentinels: dict[str, int], *, episodes: Sequence[int]
-) -> tuple[npt.NDArray[np.int64], list[Group]]:
-    """The group of every token: its episode in a packed row, else the turn that a sentinel opened.
+def _turns(ids: Ints, padding: Bools, sentinels: dict[str, int]) -> tuple[Ints, list[Group]]:
+    """The turns that sentinels open.
 
     ::
 
-        ids     U a E A b E      U opens a user turn, A an assistant turn      groups  0 0 0 1 1 1
+        ids     U a A E A b E      U opens a user turn, A an assistant turn      groups  0 0 1 1 2 2 2
     """
-    padding = np.array([token.kind == "padding" for token in tokens], np.bool_)
-    segments = np.array([token.segment for token in tokens], np.int64)
-    # Segment ids of a packed row begin with 1; 0 is padding or a row without segments.
-    if segments.any():
-        n = int(segments.max())
-        # A dataset that was packed on disk has several texts in one episode; they are numbered in place of episodes.
-        numbers = list(episodes) if len(episodes) == n else list(range(n))
-        return np.where(padding, -1, segments - 1), [Group(f"episode {number}", "episode") for number in numbers]
     roles = {sentinels[name]: role for name, role in _SENTINEL_ROLES.items() if name in sentinels}
-    ids = np.array([-1 if token.kind == "padding" else token.id for token in tokens], np.int64)
-    opens = np.isin(ids, list(roles))
+    opens = np.isin(ids, list(roles)) & ~padding
     # Tokens before the first opener (a document's rest, a bos) get -1: opens . # . # . . gives -1 0 0 1 1 1.
     groups = np.where(padding, -1, np.cumsum(opens) - 1)
     return groups, [Group(str(number), roles[int(token)]) for number, token in enumerate(ids[opens])]

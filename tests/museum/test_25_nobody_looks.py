@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from tokenizers import Tokenizer
 
-from niels_gpt.display.table import flow
+from niels_gpt.display.rows import TRAINED
+from niels_gpt.display.table import example_text
 from niels_gpt.doctor import diagnose
 from niels_gpt.explorer.example_view import view_rendered
 from niels_gpt.messages import Conversation
@@ -54,6 +56,6 @@ def test_ours() -> None:
     renderer = DefaultRenderer(str(folder_of("qwen2.5", split=False)), template=TEMPLATE)
     for messages in chats(turns=1):
         view = view_rendered(renderer, Conversation(messages, "chat"))
-        trained = "".join(token.text for token in view.tokens if token.kind == "trained")
+        trained = "".join(np.array(view.raw_texts)[view.colours == TRAINED])
         assert trained == messages[1]["content"] + "<|im_end|>"
-        assert messages[1]["content"] in "".join(block.plain for block in flow(view, len(view.tokens)))
+        assert trained in example_text(view, colour=False)
