@@ -142,37 +142,3 @@ def test_a_directory_in_place_of_a_file(
         errors = [each for each in said.splitlines() if each.startswith("error: ")]
         assert code in (1, 2, 3), case
         assert code == 1 or (len(errors) == 1 and (file.name in errors[0] or str(folder) in errors[0])), case
-
-
-RECIPE = """
-out = "made"
-[tokenizer]
-path = "{0}/tokenizer"
-[sequence]
-length = 128
-too_long = "head"
-[[sources]]
-name = "chats"
-files = ["chats.jsonl"]
-[duplicates]
-exact = true
-"""
-
-
-@pytest.mark.parametrize("name", ["chats.npy", "looked_for.json"])
-def test_a_build_of_a_recipe_looks_for_duplicates_again(world: Path, ask: Ask, tmp_path: Path, name: str) -> None:
-    shutil.copy(world / "chats.jsonl", "chats.jsonl")
-    Path("recipe.toml").write_text(RECIPE.format(world))
-    code, _, said = ask("build recipe.toml")
-    assert code == 0, said
-    lock = Path("recipe.lock.json").read_bytes()
-    (tmp_path / "made/duplicates" / name).unlink()
-    (tmp_path / "made/duplicates" / name).mkdir()
-    code, _, said = ask("build recipe.toml")
-    # The folder's own record is what tells that it may be replaced.
-    assert (code, "duplicates: not empty and without looked_for.json" in said) == (
-        (0, False) if name == "chats.npy" else (2, True)
-    ), said
-    shutil.rmtree(tmp_path / "made/duplicates")
-    assert ask("build recipe.toml")[0] == 0
-    assert Path("recipe.lock.json").read_bytes() == lock

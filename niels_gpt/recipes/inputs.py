@@ -13,12 +13,10 @@ A row passes the checks of its source in one order: its own filter, benchmarks, 
 
 from __future__ import annotations
 
-import json
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.encoder_protocol import ConversationEncoder
@@ -35,23 +33,18 @@ from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
-from niels_gpt.sources.curation.duplicates import Duplicates, find_duplicates, table_path
+from niels_gpt.sources.curation.duplicates import LIST_NAME, Duplicates, find_duplicates
 from niels_gpt.sources.curation.filters import RowCheck
-from niels_gpt.sources.curation.ngrams import RULE
 from niels_gpt.sources.files.listing import pinned
 from niels_gpt.sources.functions import RowFunction
 from niels_gpt.sources.mapping import RowMapping
-from niels_gpt.store.checksums import file_record
-from niels_gpt.store.files import json_bytes, read_file, write_atomic
 from niels_gpt.store.kinds import open_manifest, require_episodes, require_plain_episodes
 from niels_gpt.store.manifest import HASH_KEY
 from niels_gpt.store.published import is_url
 from niels_gpt.store.schema import MANIFEST_NAME
-from niels_gpt.store.staging import StagedDirectory, recover_interrupted
+from niels_gpt.store.staging import StagedDirectory
 from niels_gpt.tokenizer import load_tokenizer
 from niels_gpt.tokenizer.load import is_sentencepiece
-
-LOOKED_FOR: Final = "looked_for.json"  # in OUT/duplicates: in which rows duplicates were looked for, and their hash
 
 
 @dataclass(frozen=True)
@@ -112,19 +105,19 @@ def open_recipe(
     loaded = _at_commits(loaded)
     recipe = loaded.recipe
     datasets = {table.name: _dataset(loaded, table) for table in recipe.sources if table.dataset is not None}
+    wanted = recipe.decontaminate
+    # One for all sources, so that the benchmarks are read and hashed once.
+    shared = [] if wanted is None else [Benchmarks.of([loaded.address(file) for file in wanted.files], wanted.words)]
     tables = [table for table in recipe.sources if table.dataset is None]
-    functions = {table.name: _function(loaded, table, allow_code) for table in tables}
-    files = {table.name: _source(loaded, table, functions[table.name]) for table in tables}
+    sources = {table.name: _source(loaded, table, shared, allow_code) for table in tables}
     encoder = _encoder(loaded, threads)
     # After the encoder, because ids of another tokenizer are refused.
-    stored = {name: _config_of_dataset(name, folder, encoder) for name, folder in datasets.items()}
-    checks = _checks(loaded, tables)
-    sources = {name: replace(files[name], checks=tuple(checks[name])) for name in files}
+    configs = {name: _config_of_dataset(name, folder, encoder) for name, folder in datasets.items()}
     if recipe.duplicates is not None and duplicates:
         # After the other checks: otherwise, of two equal rows, the retained one could be one that a filter leaves out.
         found = _duplicates(loaded, sources, progress)
         sources = {name: replace(source, checks=(*source.checks, found[name])) for name, source in sources.items()}
-    configs = stored | {name: source.config(progress) for name, source in sources.items()}
+    configs |= {name: source.config(progress) for name, source in sources.items()}
     return OpenedRecipe(loaded, sources, datasets, configs, encoder)
 
 
@@ -138,15 +131,6 @@ def _check_early(loaded: LoadedRecipe) -> None:
             raise UsageError(f"exports: {table.to}: {error}") from error
     if recipe.duplicates is not None and recipe.duplicates.near is not None:
         check_library("rensa")
-
-
-def _checks(loaded: LoadedRecipe, tables: Sequence[SourceTable]) -> dict[str, list[RowCheck]]:
-    """The checks of each source that need no other rows: its filter, then the benchmarks."""
-    wanted = loaded.recipe.decontaminate
-    shared: list[RowCheck] = []
-    if wanted is not None:  # one for all sources, so that the benchmarks are read and hashed once
-        shared.append(Benchmarks.of([loaded.address(file) for file in wanted.files], wanted.words))
-    return {table.name: [*([table.filter] if table.filter else []), *shared] for table in tables}
 
 
 def _at_commits(loaded: LoadedRecipe) -> LoadedRecipe:
@@ -190,89 +174,46 @@ def _config_of_dataset(name: str, folder: Path, encoder: ConversationEncoder) ->
     return {"dataset": {"manifest_sha256": manifest.get(HASH_KEY), "files": manifest["files"]}}
 
 
-def _function(loaded: LoadedRecipe, table: SourceTable, allow_code: bool) -> RowFunction | None:
-    if table.function is None:
-        return None
-    if not allow_code:
+def _source(loaded: LoadedRecipe, table: SourceTable, shared: list[Benchmarks], allow_code: bool) -> ChatFiles:
+    """The rows of a source; each passes its own filter, then the benchmarks."""
+    if table.function is not None and not allow_code:
         raise UsageError(
             f"source {table.name}: function {table.function} is Python code, which a recipe may not run without your "
             f"consent; read it (in {loaded.base}, or an installed module), then pass --allow-code (allow_code=True)"
         )
-    return RowFunction.load(table.function, loaded.base)
-
-
-def _source(loaded: LoadedRecipe, table: SourceTable, function: RowFunction | None) -> ChatFiles:
+    function = None if table.function is None else RowFunction.load(table.function, loaded.base)
     system = table.default_system
     if system is None and not _writes_sentinels(loaded):  # the encoder of sentinels adds the recipe's one
         system = loaded.recipe.rows.default_system
     mapping = RowMapping.of(table.columns, table.roles, system, function)
+    checks: tuple[RowCheck, ...] = (*([table.filter] if table.filter else []), *shared)
     try:
-        return chat_files([loaded.address(file) for file in table.files or ()], table.format, mapping)
+        files = chat_files([loaded.address(file) for file in table.files or ()], table.format, mapping)
     except InputError as error:
         raise InputError(f"source {table.name}: {error}") from error
+    return replace(files, checks=checks)
 
 
 def _duplicates(loaded: LoadedRecipe, sources: Mapping[str, ChatFiles], progress: Progress) -> dict[str, Duplicates]:
-    """The check for duplicates of each source. If an earlier run searched the same rows, its result is used again."""
+    """The check for duplicates of each source; what is found is in OUT/duplicates."""
     options, folder = loaded.recipe.duplicates, loaded.place(loaded.recipe.out) / "duplicates"
     assert options is not None
     names = {name: [str(file) for file in source.files] for name, source in sources.items()}
-    wanted = json_bytes(
-        {
-            "sources": {name: source.config(progress) for name, source in sources.items()},
-            **asdict(options),
-            # Which characters are letters depends on Python's version of Unicode.
-            "rule": [RULE, unicodedata.unidata_version],
-        }
-    )
-    recover_interrupted(folder)
-    recorded = _recorded(folder)
-    # A search over all rows takes long, and an interrupted build needs it again: it is done once for these rows.
-    if recorded.get("in") == json.loads(wanted):
-        digest = recorded["sha256"]
-    else:
-        with StagedDirectory(folder, manifest=LOOKED_FOR, overwrite=True) as staged:
-            found = find_duplicates(sources, names, options, staged.path, progress)
-            digest = next(iter(found.values())).digest  # one search, so all sources have the same
-            record = {"in": json.loads(wanted), "sha256": digest, "tables": _hashes(staged.path, list(sources))}
-            write_atomic(staged.path / LOOKED_FOR, json_bytes(record))
-            staged.commit()
-    return {name: Duplicates(folder, name, digest, options, tuple(names[name])) for name in sources}
-
-
-def _recorded(folder: Path) -> dict[str, Any]:
-    """The results of an earlier search; empty if a file is missing or damaged, and then the search is repeated."""
-    try:
-        found = json.loads(read_file(folder / LOOKED_FOR))
-        is_intact = isinstance(found, dict) and found["tables"] == _hashes(folder, found["tables"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    return found if is_intact and isinstance(found.get("sha256"), str) else {}
-
-
-def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """The sha256 of each source's table of duplicates."""
-    return {name: file_record(table_path(folder, name)).sha256 for name in names}
+    with StagedDirectory(folder, manifest=LIST_NAME, overwrite=True) as staged:
+        found = find_duplicates(sources, names, options, staged.path, progress)
+        staged.commit()
+    return {name: replace(each, folder=folder) for name, each in found.items()}
 
 
 def _tokenizer(loaded: LoadedRecipe) -> str:
-    """The path of the tokenizer, resolved against the recipe's directory, or its name on the hub.
-
-    Raises:
-        InputError: there is no such path, and it cannot be a name on the hub (OWNER/NAME).
-    """
+    """The path of the tokenizer, resolved against the recipe's directory, or its name on the hub."""
     name = loaded.recipe.tokenizer.path
     local = loaded.base / Path(name).expanduser()
-    if local.exists() or is_url(name):
-        return str(local)
-    if name.startswith((".", "/", "~")) or name.endswith("/") or name.count("/") != 1:
-        raise InputError(f"tokenizer.path is {name!r}: no such file or directory; it is relative to {loaded.base}")
-    return name
+    return str(local) if local.exists() or name.startswith((".", "/", "~")) else name
 
 
 def _encoder(loaded: LoadedRecipe, threads: int | None) -> ConversationEncoder:
-    recipe = loaded.recipe
-    tokenizer = _tokenizer(loaded)
+    recipe, tokenizer, rows = loaded.recipe, _tokenizer(loaded), loaded.recipe.rows
     # `None` and the defaults of [loss] mean the same to a renderer; sentinels allow only `None`.
     loss = None if recipe.loss is None else LossOn(recipe.loss.on, bodies_of_tools=frozenset(recipe.loss.tool_bodies))
     if _writes_sentinels(loaded):
@@ -283,11 +224,11 @@ def _encoder(loaded: LoadedRecipe, threads: int | None) -> ConversationEncoder:
             )
         return SentinelEncoder(
             load_tokenizer(Path(tokenizer)),
-            default_system_text=recipe.rows.default_system or DEFAULT_SYSTEM_TEXT,
-            max_message_bytes=recipe.rows.max_message_bytes,
+            default_system_text=rows.default_system or DEFAULT_SYSTEM_TEXT,
+            max_message_bytes=rows.max_message_bytes,
             num_threads=threads,
         )
-    policy = RenderingPolicy(recipe.rows.allow_partial, recipe.rows.on_unwritten)
+    policy = RenderingPolicy(rows.allow_partial, rows.on_unwritten, rows.prove)
     samples: Samples = "per-conversation" if recipe.loss is None else recipe.loss.samples
     table = recipe.renderer
     options = table if table.template is None else replace(table, template=loaded.place(table.template))

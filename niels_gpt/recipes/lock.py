@@ -127,13 +127,9 @@ def read_lock(path: str | Path, settings: Sequence[str] = ()) -> tuple[LoadedRec
     if not file.is_file():
         raise InputError(f"{file}: no such file; expected a lock, which `niels-gpt build RECIPE` writes")
     found = read_manifest(file)
-    keys = [key for key in ("recipe", "sources", "encoder", "outputs", "made_with", HASH_KEY) if key not in found]
-    if found.get("lock_version") != LOCK_VERSION or keys:
-        raise InputError(
-            f"{file}: not a lock of version {LOCK_VERSION} (lock_version {found.get('lock_version')!r}, without "
-            f"{', '.join(keys) or 'no key'}); build the recipe itself"
-        )
-    check_manifest_hash(file, found)
-    lock = Lock(found["recipe"], found["sources"], found["encoder"], found["outputs"], found["made_with"])
+    if found.pop("lock_version", None) != LOCK_VERSION or HASH_KEY not in found:
+        raise InputError(f"{file}: not a lock of version {LOCK_VERSION}; build the recipe itself")
+    check_manifest_hash(file, found | {"lock_version": LOCK_VERSION})
+    lock = Lock(**{name: value for name, value in found.items() if name != HASH_KEY})
     # A copy: settings change it, and `lock` keeps the original.
     return check_recipe(json.loads(json.dumps(found["recipe"])), file, settings), lock

@@ -8,13 +8,12 @@
     OUT/exports/TO/NAME/    each export of each source
     RECIPE.lock.json        beside the recipe: what all of this was made from, and the hashes of what was made
 
-The result of each step appears as a whole or not at all. Running the same command again skips finished steps and
-continues within a source.
+Each of these appears as a whole or not at all. Running the same command again keeps finished sources and continues
+within one; duplicates are looked for and exports are written again.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,24 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.builds.executor import UnitExecutor
-from niels_gpt.builds.finished import differences
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.order.mixture import Mixture, measured, rows_of, write_mixture
-from niels_gpt.errors import Mismatch, UsageError
-from niels_gpt.export.run import export, recorded_choices
-from niels_gpt.export.source import checked_split, splits_of
+from niels_gpt.errors import UsageError
+from niels_gpt.export.run import MANIFEST_NAME, export
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.recipes.inputs import OpenedRecipe, open_recipe
 from niels_gpt.recipes.lock import Lock, lock_path, write_lock
 from niels_gpt.recipes.reading import LoadedRecipe
-from niels_gpt.recipes.schema import ExportTable
 from niels_gpt.sources.rejections import REJECTED_NAME
-from niels_gpt.store.files import json_bytes
 from niels_gpt.store.kinds import open_manifest
-from niels_gpt.store.manifest import check_files, check_manifest_hash, read_manifest
-from niels_gpt.store.split import IndexedSplit
-
-EXPORT_MANIFEST = "export.json"
 
 
 @dataclass(frozen=True)
@@ -87,12 +78,26 @@ def build_recipe(
     if locked is not None:
         # First, because other inputs cannot become the outputs that the lock records.
         locked.check_inputs(opened.configs, opened.encoder.describe())
-    # A source that an earlier run finished is not built again, so a build that broke off continues here.
-    for name in opened.sources:
-        _build_source(opened, name, executor, overwrite=overwrite, progress=progress)
+    recipe = opened.loaded.recipe
+    for name, source in opened.sources.items():
+        # What an earlier run finished is not built again.
+        build_episodes(
+            source,
+            opened.folder(name),
+            encoder=opened.encoder,
+            val_frac=recipe.split.val_frac,
+            seed=recipe.seed,
+            source_name=name,
+            source_config=opened.configs[name],
+            max_bad_rows=recipe.rows.max_bad_rows,
+            relative_to=opened.loaded.base,
+            overwrite=overwrite,
+            executor=executor,
+            progress=progress,
+        )
     mixture = _mixture(opened)
     write_mixture(opened.out, mixture)
-    exports = _export_all(opened, overwrite=overwrite, progress=progress)
+    exports = _export_all(opened, progress)
     manifests = {name: open_manifest(opened.folder(name)) or {} for name in opened.names}
     # Only what this build makes is an output; a `dataset` that existed before is among the inputs.
     outputs = {}
@@ -106,28 +111,8 @@ def build_recipe(
     if locked is not None:
         locked.check_outputs(outputs)
         return BuiltRecipe(opened.out, manifests, mixture, None)
-    lock = Lock.of(opened.loaded.recipe, opened.configs, opened.encoder.describe(), outputs)
+    lock = Lock.of(recipe, opened.configs, opened.encoder.describe(), outputs)
     return BuiltRecipe(opened.out, manifests, mixture, write_lock(lock_path(loaded.path), lock))
-
-
-def _build_source(
-    opened: OpenedRecipe, name: str, executor: UnitExecutor | None, *, overwrite: bool, progress: Progress
-) -> None:
-    recipe = opened.loaded.recipe
-    build_episodes(
-        opened.sources[name],
-        opened.folder(name),
-        encoder=opened.encoder,
-        val_frac=recipe.split.val_frac,
-        seed=recipe.seed,
-        source_name=name,
-        source_config=opened.configs[name],
-        max_bad_rows=recipe.rows.max_bad_rows,
-        relative_to=opened.loaded.base,
-        overwrite=overwrite,
-        executor=executor,
-        progress=progress,
-    )
 
 
 def _mixture(opened: OpenedRecipe) -> Mixture:
@@ -168,52 +153,13 @@ def _mixture(opened: OpenedRecipe) -> Mixture:
     )
 
 
-def _export_all(opened: OpenedRecipe, *, overwrite: bool, progress: Progress) -> dict[str, Any]:
-    """Write the exports that are not finished yet; returns the files of all, by the path of their manifest."""
+def _export_all(opened: OpenedRecipe, progress: Progress) -> dict[str, Any]:
+    """Write all exports, in place of earlier ones; returns their files by the path of their manifest."""
     outputs = {}
     for table in opened.loaded.recipe.exports:
         for name in opened.names:
             place = f"exports/{table.to}/{name}"
-            folder = opened.out / place
-            source = opened.folder(name)
-            manifest = None if overwrite else _finished_export(folder, source, table)
-            if manifest is None:
-                manifest = export(
-                    source,
-                    table.to,
-                    folder,
-                    split=table.split,
-                    overwrite=overwrite,
-                    progress=progress,
-                    **table.options,
-                )
-            outputs[f"{place}/{EXPORT_MANIFEST}"] = manifest["files"]
+            options = {"split": table.split, "overwrite": True, "progress": progress, **table.options}
+            manifest = export(opened.folder(name), table.to, opened.out / place, **options)
+            outputs[f"{place}/{MANIFEST_NAME}"] = manifest["files"]
     return outputs
-
-
-def _finished_export(folder: Path, source: Path, table: ExportTable) -> dict[str, Any] | None:
-    """The manifest of an export that an earlier build of the same episodes finished; `None` if there is none.
-
-    Raises:
-        Mismatch: the directory holds an export of other episodes, or with other options. CacheError: its manifest is
-            damaged.
-    """
-    if not (folder / EXPORT_MANIFEST).is_file():
-        return None
-    path = folder / EXPORT_MANIFEST
-    found = read_manifest(path)
-    check_manifest_hash(path, found)
-    check_files(folder, found["files"], manifest=EXPORT_MANIFEST, patterns=())
-    # An export belongs to this build if it has the same splits of the same episodes, with the same options.
-    splits = checked_split(table.split) or splits_of(source)
-    prints = {name: IndexedSplit([source], name, min_tokens=0).fingerprint for name in splits}
-    wanted = {"splits": splits, "fingerprints": prints, **recorded_choices(table.to, **table.options)}
-    result = {name: found.get(name) for name in wanted}
-    result |= {"splits": list(found["splits"]), "fingerprints": found["source"].get("fingerprints")}
-    # `wanted` goes through JSON, so that its tuples and keys compare equal to those that were read from a file.
-    if other := differences(result, json.loads(json_bytes(wanted))):
-        raise Mismatch(
-            f"{folder}: holds an export of other episodes or options: {other}. Choose another out, or pass --overwrite "
-            "to replace it"
-        )
-    return found

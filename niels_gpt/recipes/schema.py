@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from niels_gpt import ranges
-from niels_gpt.builds.renderer_encoder import Samples
+from niels_gpt.builds.renderer_encoder import RenderingPolicy, Samples
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.cache.formats import DEFAULT_VAL_FRAC
 from niels_gpt.episodes.order.mixture import Proportions
@@ -38,7 +38,6 @@ from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.format.fitting import EPISODE_POLICIES
 from niels_gpt.renderers.loss import Preset
-from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.renderers.registry import RendererOptions
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.curation.duplicates import DuplicateOptions
@@ -95,16 +94,15 @@ class LossTable:
 
 
 @dataclass(frozen=True)
-class RowsTable:
+class RowsTable(RenderingPolicy):
     """`[rows]`: what becomes of conversations that do not fit as they are."""
 
     max_bad_rows: int | str = 0
-    on_unwritten: OnUnwritten | None = None
-    allow_partial: bool = False
     default_system: str | None = None
     max_message_bytes: Annotated[int, within(ranges.MAX_MESSAGE_BYTES)] = MAX_MESSAGE_BYTES
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         BadRowLimit.of(self.max_bad_rows)
 
 
@@ -134,8 +132,8 @@ class SourceTable:
     """
 
     name: Annotated[str, NAME]
-    files: Annotated[tuple[str, ...] | None, AtLeastOne] = None
-    dataset: Annotated[str | None, AtLeastOne] = None
+    files: Annotated[tuple[str, ...], AtLeastOne] | None = None
+    dataset: Annotated[str, AtLeastOne] | None = None
     format: Annotated[str | None, one_of(DIALECTS)] = None
     columns: Mapping[str, str] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
@@ -147,9 +145,9 @@ class SourceTable:
         if (self.files is None) == (self.dataset is None):
             found = "neither files nor a dataset" if self.files is None else "files and a dataset"
             raise UsageError(f"found {found}; expected one of them")
-        for key in ("format", "columns", "roles", "default_system", "function", "filter"):
-            if self.dataset is not None and getattr(self, key) not in (None, {}, RowFilters()):
-                raise UsageError(f"found {key} and a dataset, whose rows are built already; leave one of them out")
+        reading = (self.format, self.columns, self.roles, self.default_system, self.function, self.filter)
+        if self.dataset is not None and any(reading):
+            raise UsageError("found format, columns or a filter, and a dataset, whose rows are built already")
         if self.function is not None:
             check_dotted_name(self.function)
         RowMapping.of(self.columns, self.roles)  # refuses unknown columns and roles

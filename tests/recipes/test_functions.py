@@ -83,7 +83,6 @@ def test_rows_are_what_the_function_makes_with_any_number_of_workers(folder: Pat
         ("return [row]", "function_returned, 100 rows"),
         ("return row['nothing']", r"clean\.chat raised KeyError: \"'nothing'\""),
         ("raise RuntimeError('x' * 10**6)", "function_raised, 100 rows"),
-        ("return {'text': 'no chat'}", "no_messages, 100 rows"),
     ],
 )
 def test_what_a_function_does_wrong_makes_a_row_unusable(folder: Path, body: str, said: str) -> None:
@@ -99,10 +98,7 @@ def test_what_a_function_does_wrong_makes_a_row_unusable(folder: Path, body: str
         ("chat", CLEAN, "expected a dotted name"),
         ("clean.nothing", CLEAN, "has no function of this name"),
         ("absent.chat", CLEAN, "no module absent"),
-        ("no.such.chat", CLEAN, r"no module no\.such"),
         ("clean.chat", "def chat(row:\n", "raised SyntaxError"),
-        ("clean.chat", "1 / 0\n", "raised ZeroDivisionError"),
-        ("clean.chat", "import nothing_of_this_name\n", "raised ModuleNotFoundError"),
         ("clean.chat", "chat = 3\n", "has no function of this name"),
     ],
 )
