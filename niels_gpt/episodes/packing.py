@@ -4,10 +4,10 @@ A plan lists which episodes share which row (`format.packing.pack` decides that)
 under a name that hashes everything it was made from, so any rank or later run finds it, and maps it instead of reading
 it. The file has int64 values, little-endian::
 
-    header     n, rows, groups, tokens, and `PackPlan.digest` of the plan in 16 bytes    6
-    items      episode positions, row after row                                          n
-    offsets    where each row's items begin                                              rows + 1
-    begins     where each group's rows begin                                             groups + 1
+    header     n, rows, groups, tokens                   4
+    items      episode positions, row after row          n
+    offsets    where each row's items begin              rows + 1
+    begins     where each group's rows begin             groups + 1
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from typing import IO, Any
 
 import numpy as np
 
-from niels_gpt.errors import Mismatch, StorageError, storage_errors
+from niels_gpt.errors import CacheError, StorageError, storage_errors
 from niels_gpt.format.packing import PackPlan, pack
-from niels_gpt.store.files import atomic_file, remove_abandoned
+from niels_gpt.store.files import atomic_file
 from niels_gpt.store.gather import Int64s
-from niels_gpt.store.index_sets import CHUNK, IndexSet, Span, between, digest, in_chunks
+from niels_gpt.store.index_sets import IndexSet, Span, between, digest, in_chunks
 from niels_gpt.store.split import IndexedSplit
 
 PLANS_FOLDER = "packing"
-PLAN_VERSION = 3  # part of the name: raise it whenever the same data may get another plan
+PLAN_VERSION = 4  # part of the name: raise it whenever the same data may get another plan, or another file
 WINDOW = 1 << 21  # episodes that are packed together; packing takes some 60 bytes for each
 BLOCK = 1 << 12  # neighbouring episodes that stay in one window
 
-HEADER = 6  # values before the items
+HEADER = 4  # values before the items
 
 _log = logging.getLogger("niels_gpt.episodes")
 
@@ -46,24 +46,18 @@ class StoredPlan(PackPlan):
 
     Attributes:
         begins: where each group's rows begin, and the number of rows; int64, shape (groups + 1,).
-        checksum: the stored result of `digest`.
-        path: the file; `None` for a temporary file without a name.
+        path: of the file, whose name hashes what the plan was made from.
+        stored: False if the folder cannot be written to.
     """
 
     begins: Int64s
-    checksum: str
-    path: Path | None
-
-    def digest(self) -> str:
-        """See `PackPlan.digest`; it is not computed again."""
-        return self.checksum
+    path: Path
+    stored: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled for another process, the file is mapped again there."""
-        if self.path is None:
-            values = (self.items, self.offsets, self.capacity, self.tokens, self.begins, self.checksum, None)
-            return type(self), values
-        return _reopen_plan, (self.path, len(self.items), self.capacity, self.checksum)
+        values = (self.items, self.offsets, self.capacity, self.tokens, self.begins, self.path, False)
+        return (_load_plan, (self.path, self.capacity)) if self.stored else (type(self), values)
 
 
 def packing_plan(split: IndexedSplit, width: int, *, groups: Mapping[str, IndexSet] | None = None) -> StoredPlan:
@@ -76,32 +70,27 @@ def packing_plan(split: IndexedSplit, width: int, *, groups: Mapping[str, IndexS
 
     Raises:
         StorageError: there is no room for the plan, neither there nor in the system's temporary folder.
+        CacheError: the stored plan is damaged.
     """
-    folder = split.datasets[0] / PLANS_FOLDER
     # A hash of everything that decides the plan: what was made from other data or groups is never found.
-    parts = [PLAN_VERSION, WINDOW, BLOCK, split.fingerprint, len(split), width]
-    key = hashlib.sha256(json.dumps(parts).encode())
+    key = hashlib.sha256(json.dumps([PLAN_VERSION, WINDOW, BLOCK, split.fingerprint, len(split), width]).encode())
     for name, group in (groups or {}).items():
         key.update(f"{name} {len(group)} {digest(group)}".encode())
-    path = folder / f"{split.name}-{width}-{key.hexdigest()[:16]}.plan"
+    path = split.datasets[0] / PLANS_FOLDER / f"{split.name}-{width}-{key.hexdigest()[:16]}.plan"
     members: list[IndexSet] = [Span(0, len(split))] if groups is None else list(groups.values())
-    n = sum(map(len, members))  # may be fewer than the split has: a weight of 0 leaves a group out
-    stored = _load_plan(path, n, width)
-    if stored is not None:
-        remove_abandoned(path)  # unfinished files of ranks that were killed after another had stored this plan
-        return stored
+    if path.is_file():
+        return _load_plan(path, width)
     try:
-        folder.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
         with atomic_file(path) as file:
             _write_plan(file, split, members, width)
-        with path.open("rb") as file:
-            return _mapped(file, width, path)
+        return _load_plan(path, width)
     except (StorageError, OSError) as error:
         _log.warning("[EpisodeLoader] the packing plan is not stored: %s", error)
     # The temporary file has no name; its map keeps it alive.
     with storage_errors("writing", tempfile.gettempdir()), tempfile.TemporaryFile() as file:
         _write_plan(file, split, members, width)
-        return _mapped(file, width, None)
+        return _mapped(file, path, width, stored=False)
 
 
 def group_rows(plan: StoredPlan, groups: Mapping[str, IndexSet]) -> dict[str, Span]:
@@ -128,24 +117,13 @@ def _write_plan(file: IO[bytes], split: IndexedSplit, groups: list[IndexSet], wi
             _write_at(file, offsets_at + 8 * (rows + 1), written + plan.offsets[1:])
             written, rows, tokens = written + len(plan.items), rows + plan.rows, tokens + plan.tokens
     _write_at(file, offsets_at + 8 * (rows + 1), np.array([*begins, rows]))
-    _write_at(file, 0, np.array([n, rows, len(groups), tokens, 0, 0]))
-    file.flush()
-    _write_at(file, 8 * (HEADER - 2), np.frombuffer(_digest_of(file, n + rows + 1), "<i8"))
+    _write_at(file, 0, np.array([n, rows, len(groups), tokens]))
     file.flush()
 
 
 def _write_at(file: IO[bytes], position: int, values: Int64s) -> None:
     file.seek(position)
     file.write(np.ascontiguousarray(values, "<i8").data)
-
-
-def _digest_of(file: IO[bytes], n: int) -> bytes:
-    """`PackPlan.digest` of a plan, whose items and offsets are `n` values, read in parts and not through a map."""
-    found = hashlib.blake2b(digest_size=16)
-    file.seek(8 * HEADER)
-    for at in range(0, n, CHUNK):
-        found.update(file.read(8 * min(CHUNK, n - at)))
-    return found.digest()
 
 
 def _windows(members: IndexSet) -> Iterator[list[IndexSet]]:
@@ -164,43 +142,17 @@ def _windows(members: IndexSet) -> Iterator[list[IndexSet]]:
         yield [between(members, at, at + BLOCK) for at in starts]
 
 
-def _load_plan(path: Path, n: int, width: int) -> StoredPlan | None:
-    """A stored plan of `n` items; `None` if there is none, or a damaged one, which can be made again."""
-    if not path.is_file():
-        return None
-    try:
-        with path.open("rb") as file:
-            plan = _mapped(file, width, path)
-        problem = "" if len(plan.items) == n else f"it is for {len(plan.items)} episodes, not {n}"
-    except (ValueError, OSError) as error:
-        problem = str(error)
-    if problem:
-        _log.warning("[EpisodeLoader] %s: not a whole plan (%s); making it again", path, problem)
-        return None
-    return plan
+def _load_plan(path: Path, width: int) -> StoredPlan:
+    with storage_errors("reading", path), path.open("rb") as file:
+        return _mapped(file, path, width, stored=True)
 
 
-def _mapped(file: IO[bytes], width: int, path: Path | None) -> StoredPlan:
-    """The plan in a file, which is compared with its digest.
-
-    Raises:
-        ValueError: it is damaged. OSError: it cannot be read.
-    """
+def _mapped(file: IO[bytes], path: Path, width: int, *, stored: bool) -> StoredPlan:
     # As a plain array: indexing a memmap runs Python code each time.
     values = np.memmap(file, "<i8", mode="r").view(np.ndarray)
-    n, rows, groups, tokens = values[:4].tolist() if len(values) >= HEADER else (0, 0, 0, 0)
-    # 6 of the header, 3 items, offsets of 2 rows, begins of 1 group: 6 + 3 + 3 + 2.
-    if min(n, rows, groups) < 0 or len(values) != HEADER + n + rows + groups + 2:
-        raise ValueError(f"{len(values):,} values for {n:,} items, {rows:,} rows and {groups:,} groups")
-    checksum = values[HEADER - 2 : HEADER].tobytes()
-    if _digest_of(file, n + rows + 1) != checksum:
-        raise ValueError("its digest differs")
+    n, rows, groups, tokens = values[:HEADER].tolist()
+    # 4 of the header, 3 items, offsets of 2 rows, begins of 1 group: 4 + 3 + 3 + 2.
+    if len(values) != HEADER + n + rows + groups + 2:
+        raise CacheError(f"{path}: {len(values):,} values; not a whole packing plan: delete it, it is made again")
     items, offsets, begins = np.split(values[HEADER:], [n, n + rows + 1])
-    return StoredPlan(items, offsets, width, tokens, begins.copy(), checksum.hex(), path)
-
-
-def _reopen_plan(path: Path, n: int, width: int, checksum: str) -> StoredPlan:
-    plan = _load_plan(path, n, width)
-    if plan is None or plan.checksum != checksum:
-        raise Mismatch(f"{path}: gone or replaced since the loader opened it; do not rebuild a dataset in use")
-    return plan
+    return StoredPlan(items, offsets, width, tokens, begins.copy(), path, stored)

@@ -23,12 +23,13 @@ import numpy.typing as npt
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.order.order import Order, every_row
 from niels_gpt.episodes.order.states import Place, place_in, state_of
+from niels_gpt.episodes.packing import StoredPlan
 from niels_gpt.episodes.rows import EpisodeReader, RowSpans, spans_of
 from niels_gpt.episodes.settings import ensure_log_output, flag
 from niels_gpt.episodes.shard_stream import ShardStream
 from niels_gpt.errors import UsageError
 from niels_gpt.format.gather import shifted, targets_of
-from niels_gpt.format.packing import PackPlan, layout_of
+from niels_gpt.format.packing import layout_of
 from niels_gpt.ranges import ROW
 from niels_gpt.required_torch import torch
 from niels_gpt.seeds import MAX_LENGTH
@@ -230,7 +231,7 @@ class EpisodeSource(Source[Batch]):
 
     split: IndexedSplit
     options: RowOptions
-    plan: PackPlan | None = None
+    plan: StoredPlan | None = None
 
     def __post_init__(self) -> None:
         o = self.options
@@ -341,7 +342,7 @@ class EpisodeSource(Source[Batch]):
         """See `Source`."""
         return {
             "episodes": len(self.split),
-            "packed": None if self.plan is None else [self.plan.capacity, self.plan.rows, self.plan.digest()],
+            "packed": None if self.plan is None else self.plan.path.name,
             "block_size": self.options.block_size,
             "too_long": self.options.too_long,
         }

@@ -19,7 +19,6 @@ at most as often as its room can be halved, and the work depends on how many len
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from bisect import bisect_left, insort
 from dataclasses import dataclass
@@ -64,12 +63,6 @@ class PackPlan:
     def utilisation(self) -> float:
         """The share of the rows' capacity that is filled; 1.0 if there are no rows."""
         return self.tokens / (self.rows * self.capacity) if self.rows else 1.0
-
-    def digest(self) -> str:
-        """A hash of the plan, 32 hex digits."""
-        found = hashlib.blake2b(np.ascontiguousarray(self.items, dtype="<i8").data, digest_size=16)
-        found.update(np.ascontiguousarray(self.offsets, dtype="<i8").data)
-        return found.hexdigest()
 
 
 def pack(lengths: Integers, capacity: int) -> PackPlan:

@@ -373,7 +373,6 @@ def test_packed_rows_that_are_cut_otherwise_are_other_rows(datasets: tuple[Path,
     """The packing plan is the same: it knows lengths, not which part of a long episode is kept."""
     head = open_loader(datasets[0], packing=True, too_long="head", block_size=8)
     other = open_loader(datasets[0], packing=True, too_long=policy, block_size=8)
-    assert head.batch_source("train").plan.digest() == other.batch_source("train").plan.digest()
     with pytest.raises(Mismatch, match=r"block_size, too_long, packing"):
         other.load_state_dict(head.state_dict())
 

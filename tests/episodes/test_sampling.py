@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,17 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.config import TrainingConfig
-from niels_gpt.episodes import packing as plans
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.order import EMPTY, Group, Order, every_row, mixed_rows, random_rows
 from niels_gpt.episodes.order.sampling import shares
 from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.packing import packing_plan
 from niels_gpt.errors import CacheError, UsageError
-from niels_gpt.format.packing import PackPlan
 from niels_gpt.store.index_sets import Span
-from niels_gpt.store.split import IndexedSplit
-from tests.conftest import REPOSITORY
 from tests.episodes.made import write_split
 from tests.episodes.rows import LENGTHS, numbers, open_loader, types_for, write_dataset, write_metadata
 
@@ -241,118 +233,6 @@ def test_metadata_that_is_not_there(tmp_path: Path) -> None:
     write_metadata(folder, type=["a", None, "c"])
     with pytest.raises(CacheError, match="row 1: no type; give every episode one"):
         open_loader(folder, weight_by="type", weights={"a": 1})
-
-
-# Numbers
-
-
-# Packing plans
-
-
-def plan_files(dataset: Path) -> list[Path]:
-    return sorted((dataset / plans.PLANS_FOLDER).iterdir()) if (dataset / plans.PLANS_FOLDER).exists() else []
-
-
-def same_plan(one: PackPlan, other: PackPlan) -> bool:
-    return (
-        one.items.tolist() == other.items.tolist()
-        and one.offsets.tolist() == other.offsets.tolist()
-        and (one.capacity, one.tokens) == (other.capacity, other.tokens)
-    )
-
-
-GROUPS = [None, {"a": np.arange(0, 22, 2), "b": np.arange(1, 22, 2)}, {"b": np.arange(1, 22, 2)}]
-
-
-@pytest.mark.parametrize("groups", GROUPS, ids=["alone", "all in groups", "a group left out"])
-def test_a_plan_is_made_once(dataset: Path, groups: Any, caplog: pytest.LogCaptureFixture) -> None:
-    split = IndexedSplit([dataset], "train")
-    made = packing_plan(split, 13, groups=groups)
-    files = plan_files(dataset)
-    assert len(files) == 1
-    before = files[0].stat().st_mtime_ns
-    assert same_plan(packing_plan(IndexedSplit([dataset], "train"), 13, groups=groups), made)
-    assert files[0].stat().st_mtime_ns == before
-    assert caplog.messages == []
-
-
-@pytest.mark.parametrize("damage", ["short", "empty", "foreign", "bit"])
-def test_a_damaged_plan_is_made_again(dataset: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    split = IndexedSplit([dataset], "train")
-    mapped = packing_plan(split, 13)  # of the file that is damaged below, in its place
-    made = PackPlan(mapped.items.copy(), mapped.offsets.copy(), mapped.capacity, mapped.tokens)
-    del mapped
-    (path,) = plan_files(dataset)
-    whole = path.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 4] ^= 1
-    path.write_bytes({"short": whole[:-30], "empty": b"", "foreign": b"hello" * 99, "bit": bytes(flipped)}[damage])
-    with caplog.at_level(logging.WARNING):
-        assert same_plan(packing_plan(split, 13), made)
-    assert len(caplog.messages) == 1
-    assert str(path) in caplog.messages[0]
-    assert "making it again" in caplog.messages[0]
-    assert path.read_bytes() == whole
-
-
-@pytest.mark.parametrize("obstacle", ["file", "dead link"])
-def test_a_folder_that_cannot_be_written(dataset: Path, obstacle: str, caplog: pytest.LogCaptureFixture) -> None:
-    expected = numbers(open_loader(dataset, packing=True).batches())
-    for path in plan_files(dataset):
-        path.unlink()
-    folder = dataset / plans.PLANS_FOLDER
-    folder.rmdir()
-    if obstacle == "file":
-        folder.write_text("in the way")
-    else:
-        folder.symlink_to(dataset / "nowhere")
-    assert numbers(open_loader(dataset, packing=True).batches()) == expected
-    assert [message for message in caplog.messages if "the packing plan is not stored" in message]
-
-
-def test_other_data_another_plan(tmp_path: Path) -> None:
-    """Each of these changes the name of the plan's file."""
-    names = set()
-    for number, (lengths, width, minimum, groups) in enumerate(
-        [
-            (FITTING, 13, 1, None),
-            (FITTING[::-1], 13, 1, None),
-            (FITTING, 14, 1, None),
-            (FITTING, 13, 4, None),
-            (FITTING, 13, 1, GROUPS[1]),
-            (FITTING, 13, 1, GROUPS[2]),
-        ]
-    ):
-        folder = write_dataset(tmp_path / str(number), lengths)
-        packing_plan(IndexedSplit([folder], "train", min_tokens=minimum), width, groups=groups)
-        (path,) = plan_files(folder)
-        names.add(path.name)
-    assert len(names) == 6
-
-
-def test_two_processes_at_once(dataset: Path) -> None:
-    """All make the same plan, and what is left is whole, with nothing beside it."""
-    program = (
-        "import sys; from tests.episodes.rows import numbers, open_loader\n"
-        "sys.stdin.readline()\n"
-        "print(numbers(open_loader(sys.argv[1], packing=True).batches()))"
-    )
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(dataset)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=REPOSITORY,
-        )
-        for _ in range(2)
-    ]
-    answers = [process.communicate("go\n", timeout=100)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    assert answers[0] == answers[1]
-    (path,) = plan_files(dataset)
-    assert path.suffix == ".plan"
-    assert json.loads(answers[0]) == numbers(open_loader(dataset, packing=True).batches())
 
 
 # ---- mixtures under other names, and epochs that run on
