@@ -21,19 +21,19 @@ from niels_gpt.builds.renderer_encoder import RenderingPolicy, Samples
 from niels_gpt.builds.rows import MAX_MESSAGE_BYTES
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_TOKENS
-from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.errors import InputError, UsageError, did_you_mean
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.sources.chat_files import ChatFiles, chat_files, describe_dialects
+from niels_gpt.sources.chat_files import SAMPLED, ChatFiles, chat_files, describe_dialects
 from niels_gpt.sources.files.formats import format_of
 from niels_gpt.sources.files.inputs import Record
 from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
-from niels_gpt.sources.preference_files import LOOKED_AT, PreferenceFiles, preference_files, preference_source
-from niels_gpt.sources.rows.shapes import FORMS
+from niels_gpt.sources.preference_files import PreferenceFiles, preference_files
+from niels_gpt.sources.rows.shapes import FORMS, detect_form
 from niels_gpt.sources.text_files import TextFiles, text_files
 from niels_gpt.store.remote import AnyFile
 
@@ -100,7 +100,7 @@ def kind_of(inputs: Inputs, kind: str | None = None, form: str | None = None, ma
         conversations                                    episodes; the other kind of the same rows, sft, has to be named
 
     Raises:
-        UsageError: no such kind. InputError: a file that is missing or cannot be read.
+        UsageError: no such kind, or files of several. InputError: a file that is missing or cannot be read.
     """
     if kind is not None:
         if kind not in KINDS:
@@ -109,14 +109,33 @@ def kind_of(inputs: Inputs, kind: str | None = None, form: str | None = None, ma
     if form is not None or mapping:
         # With a mapping the caller says what the columns are: those of conversations.
         return "preferences" if form in FORMS else "episodes"
-    first = list_files(inputs[:1], tuple(dict.fromkeys((*TEXT_NAMES, *ROW_NAMES)))).taken[0]
-    if format_of(first) == "text":
+    found: dict[str, AnyFile] = {}
+    for file in _files(inputs):
+        found.setdefault(_kind_of_file(file), file)
+    if len(found) > 1:
+        both = ", and ".join(f"{file} is of {kind}" for kind, file in found.items())
+        raise UsageError(f"{both}; expected files of one kind. Name it with --kind, or build them one by one")
+    return next(iter(found))
+
+
+def _files(inputs: Inputs) -> tuple[AnyFile, ...]:
+    """The files by which the kind is decided. In a folder of texts a .json is most often a configuration."""
+    try:
+        return list_files(inputs, (*TEXT_NAMES, ".arrow")).taken
+    except InputError:
+        return list_files(inputs, ROW_NAMES).taken
+
+
+def _kind_of_file(file: AnyFile) -> str:
+    if format_of(file) == "text":
         return "pretrain"
-    if preference_source([first], None) is not None:
-        return "preferences"
-    if chat_files([first]).dialect_of(first) is None:
-        rows = [one.value for one in islice(read_records(first), LOOKED_AT) if isinstance(one, Record)]
-        if any(isinstance(row, dict) and isinstance(row.get("text"), str) for row in rows):
+    # Rows may hold a conversation beside two sides (UltraFeedback's `messages`): then the kind has to be named.
+    if chat_files([file]).dialect_of(file) is None:
+        rows = [one.value for one in islice(read_records(file), SAMPLED) if isinstance(one, Record)]
+        objects = [row for row in rows if isinstance(row, dict)]
+        if next(filter(None, map(detect_form, objects)), None) == "preference":
+            return "preferences"
+        if any(isinstance(row.get("text"), str) for row in objects):
             return "pretrain"
     return "episodes"
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from niels_gpt.errors import OutputExists, StorageError, storage_errors
+from niels_gpt.errors import OutputExists, StorageError
 from niels_gpt.store import staging
 from niels_gpt.store.checksums import file_record
-from niels_gpt.store.files import HashedWriter, json_bytes, write_atomic
-from niels_gpt.store.staging import StagedDirectory, recover_interrupted, staging_path
+from niels_gpt.store.files import HashedWriter, write_atomic
+from niels_gpt.store.staging import StagedDirectory, recover_interrupted
 
 MANIFEST = "meta.json"
 
@@ -74,18 +71,6 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 # --- HashedWriter and write_atomic
 
 
-@given(chunks=st.lists(st.binary(max_size=200) | st.integers(0, 600_000).map(bytes), max_size=6))
-@settings(deadline=None, max_examples=30)
-def test_record_equals_the_files_own(tmp_path_factory: pytest.TempPathFactory, chunks: list[bytes]) -> None:
-    path = tmp_path_factory.mktemp("writer") / "file"
-    writer = HashedWriter(path)
-    for chunk in chunks:
-        writer.write(chunk)
-    record = writer.close()
-    assert path.read_bytes() == b"".join(chunks)
-    assert record == file_record(path)
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -104,22 +89,6 @@ def test_arrays_are_written_in_c_order(tmp_path: Path, array: np.ndarray[Any, An
     record = writer.close()
     assert (tmp_path / "file").read_bytes() == 2 * array.tobytes()
     assert record == file_record(tmp_path / "file")
-
-
-def test_abandon_deletes_an_open_file_and_keeps_a_closed_one(tmp_path: Path) -> None:
-    opened, closed = HashedWriter(tmp_path / "open"), HashedWriter(tmp_path / "closed")
-    closed.write(b"kept")
-    closed.close()
-    for writer in (opened, closed, opened, closed):
-        writer.abandon()
-    assert tree(tmp_path) == {"closed": "kept"}
-
-
-def test_a_writer_never_writes_into_an_existing_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StorageError, match="file: creating the file failed: File exists"):
-        HashedWriter(tmp_path / "file")
-    assert tree(tmp_path) == {"file": "mine"}
 
 
 @pytest.mark.parametrize("before", [None, "older and longer than the new one"])
@@ -173,26 +142,6 @@ def test_what_a_killed_writer_left_is_removed_and_a_live_one_is_left_alone(tmp_p
     assert tree(tmp_path) == {path.name: "slow", mine.name: "a person's own"}
 
 
-@pytest.mark.parametrize("place", ["io.open", "fcntl.flock", "os.fstat"])
-def test_an_interrupt_right_after_the_temporary_file_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    module, name = place.split(".")
-    real = getattr(sys.modules[module], name)
-
-    def interrupted(*given: Any, **named: Any) -> Any:
-        found = real(*given, **named)
-        if place == "io.open":
-            found.close()
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(place, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            write_atomic(tmp_path / "file", b"new")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_writers_of_one_file_at_once_all_succeed(tmp_path: Path) -> None:
     """Each looks for abandoned files while the others have just opened theirs."""
     path, writers = tmp_path / "file", 4
@@ -226,12 +175,6 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, through: str) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_json_is_written_as_people_read_it() -> None:
-    assert json_bytes({"b": 1, "a": "naïve"}) == '{\n  "b": 1,\n  "a": "naïve"\n}\n'.encode()
-    unpaired = {"\ud800": "a\udfffb"}
-    assert json.loads(json_bytes(unpaired)) == unpaired, "UTF-8 has no such character, JSON has"
-
-
 # --- StagedDirectory in one process
 
 
@@ -246,12 +189,6 @@ def test_absent_until_commit(tmp_path: Path, name: str) -> None:
     assert tree(target.parent) == {"out/data": "x"}
 
 
-def test_an_empty_directory_is_as_good_as_none(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    build(tmp_path / "out", "new")
-    assert tree(tmp_path) == built("new")
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 @pytest.mark.parametrize("before", [{}, built("old")])
 def test_an_exception_removes_what_was_built(
@@ -262,12 +199,6 @@ def test_an_exception_removes_what_was_built(
     with pytest.raises(error):
         build(tmp_path / "out", "new", overwrite=True, before_commit=raising(error))
     assert tree(tmp_path) == before
-
-
-def test_without_commit_nothing_appears(tmp_path: Path) -> None:
-    with StagedDirectory(tmp_path / "out", manifest=MANIFEST) as staged:
-        (staged.path / "data").write_text("x")
-    assert tree(tmp_path) == {}
 
 
 def test_overwrite_replaces_an_earlier_build_whole(tmp_path: Path) -> None:
@@ -305,22 +236,6 @@ def test_files_put_there_during_the_build_are_refused_too(tmp_path: Path, overwr
     with pytest.raises(OutputExists, match="not empty"):
         build(tmp_path / "out", "new", overwrite=overwrite, before_commit=put)
     assert tree(tmp_path) == {"out/precious": "mine"}
-
-
-def test_a_failed_commit_leaves_the_earlier_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new one's rename is refused after the old one has been moved aside."""
-    build(tmp_path / "out", "old")
-    rename = Path.rename
-
-    def refused(self: Path, target: Path) -> Path:
-        if self == staging_path(tmp_path / "out"):
-            raise OSError(errno.EIO, "broken")
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", refused)
-    with pytest.raises(StorageError, match="out: moving the finished build into place failed: broken"):
-        build(tmp_path / "out", "new", overwrite=True)
-    assert tree(tmp_path) == built("old")
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -366,66 +281,6 @@ def test_an_interrupted_replacement_leaves_one_directory(
         assert tree(out.parent) in (built("old"), built("new"))
     assert number > 6
     assert len(left) == 2
-
-
-def test_leaving_the_block_after_commit_spares_the_next_builder(tmp_path: Path) -> None:
-    """Between one builder's commit and the end of its block, another may already be building here."""
-    following = StagedDirectory(tmp_path / "out", manifest=MANIFEST, overwrite=True)
-    with ExitStack() as stack:
-        with StagedDirectory(tmp_path / "out", manifest=MANIFEST) as staged:
-            (staged.path / MANIFEST).write_text("first")
-            staged.commit()
-            stack.enter_context(following)
-            (following.path / MANIFEST).write_text("second")
-        following.commit()
-    assert tree(tmp_path) == {"out/meta.json": "second"}
-
-
-def test_who_comes_while_the_replaced_is_deleted_is_not_disturbed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That may take long, and an interrupt in it must not delete what the next builder has begun."""
-    build(tmp_path / "out", "old")
-    following = StagedDirectory(tmp_path / "out", manifest=MANIFEST, overwrite=True)
-    rmtree = shutil.rmtree
-
-    def interrupted(path: Path, **how: Any) -> None:
-        monkeypatch.setattr(shutil, "rmtree", rmtree)
-        stack.enter_context(following)
-        (following.path / MANIFEST).write_text("next")
-        raise KeyboardInterrupt
-
-    with ExitStack() as stack:
-        with pytest.raises(KeyboardInterrupt):
-            build(
-                following.target,
-                "new",
-                overwrite=True,
-                before_commit=lambda: monkeypatch.setattr(shutil, "rmtree", interrupted),
-            )
-        assert tree(tmp_path / "out") == {MANIFEST: "new", "sub/data": "new"}
-        following.commit()
-    assert tree(tmp_path) == {"out/meta.json": "next"}
-
-
-def test_arriving_in_the_middle_of_a_replacement_disturbs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another builder comes just between the two renames: it is refused, and the replacement succeeds."""
-    build(tmp_path / "out", "old")
-    rename, arrivals = Path.rename, []
-
-    def interrupted(self: Path, target: Path) -> Path:
-        if self == staging_path(tmp_path / "out") and not arrivals:
-            arrivals.append(self)
-            with pytest.raises(OutputExists):
-                build(tmp_path / "out", "other", overwrite=True)
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", interrupted)
-    build(tmp_path / "out", "new", overwrite=True)
-    assert arrivals
-    assert tree(tmp_path) == built("new")
 
 
 # --- StagedDirectory and other processes
@@ -513,13 +368,6 @@ def test_a_replacement_killed_between_its_renames_is_undone(tmp_path: Path, then
         assert tree(tmp_path / "out") == {MANIFEST: "old", "sub/data": "old"}
 
 
-def test_what_a_replacement_killed_after_its_renames_left_goes_with_the_next_one(tmp_path: Path) -> None:
-    build(tmp_path / "out", "old")
-    build(tmp_path / ".out.replaced", "older")
-    build(tmp_path / "out", "new", overwrite=True)
-    assert tree(tmp_path) == built("new")
-
-
 @pytest.mark.parametrize("left", [".out.replaced", ".out.partial"])
 def test_who_finds_it_finished_tidies_up(tmp_path: Path, left: str) -> None:
     build(tmp_path / "out", "new")
@@ -527,18 +375,6 @@ def test_who_finds_it_finished_tidies_up(tmp_path: Path, left: str) -> None:
     (tmp_path / "old").rename(tmp_path / left)
     recover_interrupted(tmp_path / "out")
     assert tree(tmp_path) == built("new")
-
-
-def test_tidying_up_undoes_a_replacement_and_leaves_a_live_builder_alone(tmp_path: Path) -> None:
-    build(tmp_path / "out", "old")
-    assert run(python(DIE_BETWEEN_RENAMES, tmp_path / "out")).returncode == -signal.SIGKILL
-    recover_interrupted(tmp_path / "out")
-    assert tree(tmp_path) == built("old")
-    recover_interrupted(tmp_path / "elsewhere" / "out")
-    assert tree(tmp_path) == built("old")
-    with other_builder(tmp_path / "other"):
-        recover_interrupted(tmp_path / "other")
-        assert (tmp_path / ".other.partial" / "half" / "data").is_file()
 
 
 # --- The disk refuses
@@ -606,24 +442,3 @@ def test_a_disk_that_refuses(tmp_path: Path, limit: int, sentence: str, how: str
     assert refusal.startswith(f"StorageError {tmp_path}/")
     assert refusal.endswith(f": writing failed: {sentence}")
     assert left == LEFT[how]
-
-
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        (errno.ENOSPC, "free some space"),
-        (errno.EDQUOT, "raise the quota"),
-        (errno.EFBIG, "ulimit -f"),
-        (errno.EROFS, "choose another place"),
-        (errno.EACCES, "check the permissions"),
-        (errno.EPERM, "check the permissions"),
-        (errno.EIO, "see the system's message"),
-    ],
-)
-def test_storage_errors_name_the_path_and_a_way_out(number: int, remedy: str) -> None:
-    with pytest.raises(StorageError) as caught, storage_errors("doing things", "some/path"):
-        raise OSError(number, os.strerror(number))
-    assert str(caught.value).startswith(f"some/path: doing things failed: {os.strerror(number)}; ")
-    assert remedy in str(caught.value)
-    assert isinstance(caught.value, OSError)
-    assert caught.value.exit_code == 3

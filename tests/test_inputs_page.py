@@ -18,7 +18,9 @@ pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
 import pyarrow as pa
 import pyarrow.parquet
 
-from niels_gpt.errors import InputError
+import niels_gpt as ng
+from niels_gpt.building import kind_of
+from niels_gpt.errors import InputError, UsageError
 from niels_gpt.explorer.api import open_dataset
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.imports import import_episodes
@@ -155,3 +157,30 @@ def test_what_is_passed_over_in_a_folder(names: str, reason: str, tmp_path: Path
 
 def test_the_columns_on_the_page_are_those_that_are_read() -> None:
     assert {name for cells in table("Rows of token ids") for name in named(cells[0])} == set(KNOWN[2:])
+
+
+SHAREGPT = [{"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yes"}]}] * 2
+PAIRS = [{"prompt": "Hi", "chosen": "Yes", "rejected": "No"}] * 2
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_files_in_any_order_get_the_same_answer(order: tuple[str, str], tmp_path: Path) -> None:
+    """Each file in its own dialect; files of different kinds are refused."""
+
+    def files(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> list[str]:
+        for name, rows in (("a", a), ("b", b)):
+            (tmp_path / f"{dict(zip('ab', order, strict=True))[name]}.jsonl").write_bytes(lines_of(rows))
+        return [str(tmp_path / f"{name}.jsonl") for name in order]
+
+    both = files([{"messages": ROWS[0]["messages"]}] * 2, SHAREGPT)
+    assert {tuple(map(str, row.messages)) for row in chat_files(both)} == {tuple(map(str, ROWS[0]["messages"]))}
+    report = ng.diagnose(tmp_path)
+    assert (report.rows, [each.rule for each in report.findings if "unusable" in each.rule]) == (4, [])
+    assert kind_of(both) == "episodes"
+    for other in (PAIRS, [{"text": "a"}]):
+        with pytest.raises(UsageError, match="expected files of one kind"):
+            kind_of(files(ROWS, other))
+    for other in (PAIRS, IDS):
+        files(ROWS, other)
+        with pytest.raises(InputError, match="expected rows of one kind"):
+            open_input(tmp_path)

@@ -14,7 +14,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.messages import Conversation, normalise
 from niels_gpt.renderers.registry import FAMILIES, RendererOptions
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.sources.chat_files import chat_files, from_dataset, nth_conversation
+from niels_gpt.sources.chat_files import chat_files, from_dataset
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.rejections import Rejected
 from tests.renderers.tiny_families import folder_of, renderer_of
@@ -140,17 +140,6 @@ def test_rows_of_files(name: str, tmp_path: Path) -> None:
     assert sentence(kind) in read.detail
 
 
-def test_rows_as_gemini_writes_them(tmp_path: Path) -> None:
-    file = tmp_path / "gemini.jsonl"
-    for name, role in (("Gemini's audio", "user"), ("Gemini's video", "model")):
-        kind, part = PARTS[name]
-        turns = [{"role": "user", "parts": [{"text": "a"}]}, {"role": role, "parts": [{"text": "b"}, part]}]
-        file.write_text(json.dumps({"contents": turns}) + "\n", encoding="utf-8")
-        (read,) = chat_files([file], dialect="gemini").iterate()
-        assert isinstance(read, Rejected)
-        assert read.detail == f"{file}:1: {sentence(kind, 'message 1: parts.1')}"
-
-
 def test_builds_and_the_doctor(tmp_path: Path) -> None:
     """A bad row among good ones: left out of the dataset, counted, and found."""
     kind, part = PARTS["OpenAI's audio"]
@@ -206,31 +195,6 @@ def test_columns_of_datasets(case: str) -> None:
         assert (read.reason, read.detail) == ("unsupported_media", f"row 1: {column_sentence(case)}")
 
 
-@columns
-def test_columns_of_files(case: str, tmp_path: Path) -> None:
-    """Chats, one of them by its number as `niels-gpt render` reads it, and pairs."""
-    if case == "audio":
-        pytest.skip("JSON has no bytes")
-
-    def written(name: str, **row: Any) -> str:
-        path = tmp_path / name
-        path.write_text(json.dumps(row) + "\n" + json.dumps(row_with(case, **row)) + "\n", encoding="utf-8")
-        return str(path)
-
-    chats = written("chats.jsonl", messages=GOOD)
-    pairs = written("pairs.jsonl", prompt="a", chosen="b", rejected="c")
-    for path, rows in (
-        (chats, chat_files([Path(chats)]).iterate()),
-        (pairs, preference_files([pairs]).iterate()),
-    ):
-        good, read = rows
-        assert not isinstance(good, Rejected)
-        assert isinstance(read, Rejected)
-        assert (read.reason, read.detail) == ("unsupported_media", f"{path}:2: {column_sentence(case)}")
-    with pytest.raises(MessageError, match=r"chats\.jsonl:2: column"):
-        nth_conversation(chats, 1)
-
-
 def test_images_in_a_column_that_no_message_names() -> None:
     placeholder = [{"role": "user", "content": [{"type": "image"}, TEXT]}, said("b")]
     named = [{"role": "user", "content": [{"type": "image", "image": "a.png"}, TEXT]}, said("b")]
@@ -273,16 +237,6 @@ def test_media_beside_a_content(beside: dict[str, Any]) -> None:
     assert caught.value.reason == "unsupported_media"
 
 
-def test_fields_that_hold_no_media() -> None:
-    for beside in ({"images": []}, {"images": None}, {"audio": 3}, {"image": "a caption"}, {"videos": 2}):
-        assert normalise([{"role": "user", "content": "a", **beside}])[0]["content"] == "a"
-
-
-def test_texts_that_speak_of_files() -> None:
-    parts = [{"type": "text", "text": "a.mp4"}, {"type": "text", "text": "see a.wav"}]
-    assert normalise([{"role": "user", "content": parts, "video": "My holiday"}])[0]["content"] == parts
-
-
 def test_columns_that_hold_no_media_are_metadata() -> None:
     for value in (
         {"videos": []},
@@ -294,12 +248,3 @@ def test_columns_that_hold_no_media_are_metadata() -> None:
     ):
         (read,) = from_dataset([{"messages": GOOD, **value}])
         assert isinstance(read, Conversation)
-
-
-def test_builds_and_the_doctor_of_rows_with_columns(tmp_path: Path) -> None:
-    file = tmp_path / "chats.jsonl"
-    rows = [{"messages": GOOD}] * 4 + [row_with("videos", messages=GOOD)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    rejected, evidence = built_and_diagnosed(file)
-    assert rejected == f"{file}:5: {column_sentence('videos')}"
-    assert "holds files (2)" in evidence

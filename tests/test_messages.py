@@ -124,24 +124,6 @@ def test_refused(messages: object, reason: str, detail: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "user", "content": [{"type": "text", "text": "\ud800"}]},
-        called(call(name="\ud800")),
-        called(call(arguments="\ud800")),
-        called(call(arguments={"a": ["\ud800"]})),
-        called(call(arguments={"\ud800": 1})),
-    ],
-    ids=["part", "function name", "arguments text", "arguments value", "arguments key"],
-)
-def test_surrogates_are_found_wherever_text_is_rendered(message: dict[str, Any]) -> None:
-    """Behind the door everything can be encoded."""
-    with pytest.raises(MessageError, match="message 0") as caught:
-        normalise([message])
-    assert caught.value.reason == "invalid_unicode"
-
-
 @given(st.text(st.characters(categories=["L", "Cs", "So"])))
 @settings(deadline=None)
 def test_check_text_refuses_exactly_what_utf8_cannot_write(text: str) -> None:

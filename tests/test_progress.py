@@ -26,7 +26,7 @@ from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.filters import RowFilters
-from niels_gpt.sources.files.hashed_files import fingerprint
+from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.text_files import text_files
 from niels_gpt.store.verify import verify_dataset
@@ -121,7 +121,7 @@ def test_hashing_verifying_publishing_and_fetching_count_bytes(
     heard = Heard()
     files = [folder / "a.jsonl", folder / "c.json"]
     size = sum(file.stat().st_size for file in files)
-    fingerprint(files, heard)
+    HashedFiles().fingerprint(files, heard)
     assert heard.phases == [["hashing the input", "bytes", size, size]]
     source = chat_files(files)
     assert isinstance(source, ChatFiles)

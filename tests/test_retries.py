@@ -78,13 +78,3 @@ def test_how_long_a_request_is_repeated(
     assert len(asked) == times
     assert least <= sum(waits) <= most
     assert len(set(waits)) == len(waits), "workers that failed together do not come back together"
-
-
-def test_the_status_is_named() -> None:
-    """What fsspec makes of a web server's 503 names the address alone."""
-    assert retries.in_short(missing(of_aiohttp(503))) == "https://store/x (status 503)"
-    assert retries.in_short(Refused(429)) == "status 429"
-    at_403 = FileNotFoundError("http://host:403/403/a-403")
-    at_403.__cause__ = of_aiohttp(403)
-    assert retries.in_short(at_403) == "http://host:403/403/a-403 (status 403)"
-    assert retries.in_short(OSError("cut off")) == "cut off"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
     first_probe = 0
     if opened is not None:
         how.progress.begin(f"comparing on {opened.name}", total=how.sample or opened.count(), unit="rows")
-        comparison = Comparison(sides, opened.dialect, how.evidence)
+        comparison = Comparison(sides, opened.dialect_at, how.evidence)
         for part in examine_slices(comparison, opened.slices(how.sample, how.seed), how.workers):
             counters.merge(part)
             first_probe += part.sums["rows"]
@@ -90,10 +91,10 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
 
 @dataclass(frozen=True)
 class Comparison:
-    """The examiner of a comparison: the two renderers, and the dialect in which conversations are stored."""
+    """The examiner of a comparison: the two renderers, and the dialect of a conversation by its place."""
 
     sides: Sides
-    dialect: str
+    dialect_at: Callable[[str], str]
     max_evidence: int
 
     def examine(self, part: Slice) -> Counters:
@@ -102,6 +103,6 @@ class Comparison:
         counters = Counters(self.max_evidence)
         counters.sums["rows"] = len(numbers)
         # Rows that are no conversations become hits, as in a diagnosis, and are not compared.
-        chats = chat_rows(numbers, decoded(numbers, payload), self.dialect, counters)
+        chats = chat_rows(numbers, decoded(numbers, payload), self.dialect_at, counters)
         counters.sums["tokens"] = drift.check(*self.sides, chats, counters)
         return counters

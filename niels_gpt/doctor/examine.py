@@ -142,7 +142,7 @@ class Examination:
 
     def _examine_chats(self, numbers: Int64s, records: Sequence[Record | Rejected], counters: Counters) -> None:
         """Run the rules on messages, then, where there is a renderer, those on what it writes."""
-        usable = chat_rows(numbers, records, self.opened.dialect, counters)
+        usable = chat_rows(numbers, records, self.opened.dialect_at, counters)
         # The longest first: an alternation takes the first that matches.
         pattern = "|".join(map(re.escape, sorted(self.controls, key=len, reverse=True)))
         chats.check(usable, counters, re.compile(pattern) if pattern else None)

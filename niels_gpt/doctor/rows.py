@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -142,10 +142,13 @@ class ChatRow:
         return Evidence(row=self.number, where=self.where, note=note, message=message)
 
 
-def chat_rows(numbers: Int64s, records: Sequence[Record | Rejected], dialect: str, counters: Counters) -> list[ChatRow]:
+def chat_rows(
+    numbers: Int64s, records: Sequence[Record | Rejected], dialect_at: Callable[[str], str], counters: Counters
+) -> list[ChatRow]:
     """The conversations of a slice; rows that hold none are counted as `unusable-row` or `empty-row`."""
     usable: list[ChatRow] = []
     for number, record in zip(numbers.tolist(), records, strict=True):
+        dialect = dialect_at(record.where)
         read = record if isinstance(record, Rejected) else record_to_conversation(record, dialect)
         if isinstance(read, Rejected):
             counters.add(_rule_of(record, read, dialect), [Evidence(row=number, where=read.where, note=read.why)])

@@ -64,7 +64,6 @@ class ChatRows:
         self.lines, self._renderers = LineIndex(path, None if self.opened.is_here else self.opened), renderers
         self._name = path.name
         self.splits = ["all"]
-        self._dialect = self.opened.dialect
 
     def close(self) -> None:
         """See `Dataset`."""
@@ -72,7 +71,7 @@ class ChatRows:
 
     def about(self, split: str) -> About:
         """See `Dataset`."""
-        facts: dict[str, Any] = {"read as": self._dialect}
+        facts: dict[str, Any] = {"read as": self.opened.dialect}
         if self.opened.kind == "preferences":
             facts["histograms"] = "of the best completions"
         if self.lines.files:
@@ -111,7 +110,9 @@ class ChatRows:
         if isinstance(record, Rejected):
             return record
         is_preference = self.opened.kind == "preferences"
-        return (record_to_preference if is_preference else record_to_conversation)(record, self._dialect)
+        return (record_to_preference if is_preference else record_to_conversation)(
+            record, self.opened.dialect_at(record.where)
+        )
 
     def place_of(self, number: int) -> tuple[str, int]:
         """See `Dataset`."""

@@ -69,7 +69,7 @@ class Opened:
         form: how it is stored: jsonl, records, parquet, arrow, cache (of examples), episodes, rows, hub, or an import
             format (megatron, tokens).
         content: the files, or what there is in their place.
-        dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`.
+        dialect: of conversations, one of `DIALECTS`; of preferences one of `FORMS`; `dialects`: of each file.
         passed_over: files that are not read, reason -> how many.
     """
 
@@ -78,6 +78,7 @@ class Opened:
     kind: Kind
     content: tuple[AnyFile, ...] | InMemory | OnHub | Ours | TokenFiles
     dialect: str = "messages"
+    dialects: Mapping[str, str] = field(default_factory=dict)
     passed_over: Mapping[str, int] = field(default_factory=dict)
     read: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False)
 
@@ -112,6 +113,10 @@ class Opened:
         return self.kind == "preferences" or (
             self.dataset is not None and self.dataset.manifest.get("kind") == "preferences"
         )
+
+    def dialect_at(self, where: str) -> str:
+        """The dialect of the row at a place, which is that of its file."""
+        return self.dialects.get(where.rpartition(" row " if " row " in where else ":")[0], self.dialect)
 
     def count(self) -> int | None:
         """How many rows there are; `None` where it is not known before reading."""
@@ -290,22 +295,43 @@ def _of_ours(path: Path, split: str | None) -> Opened:
 
 
 def _with_kind(opened: Opened, form: str | None) -> Opened:
-    """The same input with its kind of rows, which the first readable ones decide."""
+    """The same input with its kind of rows and their dialect, which the first readable ones of each file decide.
+
+    Raises:
+        InputError: files hold rows of different kinds.
+    """
+    parts = [replace(opened, content=(file,)) for file in opened.files] or [opened]
+    kinds: dict[Kind, str] = {}
+    dialects: dict[str, str] = {}
+    for part in parts:
+        kind, dialect = _kind_of(part, form)
+        name = str(part.files[0]) if part.files else part.name
+        if kind is not None:
+            kinds.setdefault(kind, name)
+        dialects |= {name: dialect} if dialect else {}
+    if len(kinds) > 1:
+        both = ", and ".join(f"{name} holds {kind}" for kind, name in kinds.items())
+        raise InputError(f"{both}; expected rows of one kind. Pass the files one by one")
+    dialect = next(iter(dialects.values()), "messages")
+    return replace(opened, kind=next(iter(kinds), "chats"), dialect=dialect, dialects=dialects)
+
+
+def _kind_of(opened: Opened, form: str | None) -> tuple[Kind | None, str | None]:
+    """The kind of rows and their dialect; `None` where the first rows do not show them."""
     if opened.form in ("parquet", "arrow"):
         # Column names alone decide here; no row has to be decoded.
         batch = next((batch for _, _, batch in opened._batches()), None)
         if batch is not None and ids_name_of_schema(batch.schema):
-            return replace(opened, kind="tokens")
+            return "tokens", None
         first = [] if batch is None else batch_records(batch.slice(0, 20), [""] * min(20, batch.num_rows))
     else:
         first = list(islice(opened.records(), 100))  # which are read again later
-    rows = [record.value for record in first if isinstance(record, Record)]
-    objects = [row for row in rows if isinstance(row, Mapping)]
+    objects = [record.value for record in first if isinstance(record, Record) and isinstance(record.value, Mapping)]
     # One row is enough: a file holds one kind of rows, and some may be damaged.
     if any(ids_name(row) for row in objects):
-        return replace(opened, kind="tokens")
+        return "tokens", None
     found = form or next(filter(None, map(detect, objects)), None)
     # A conversation with a label beside it is a conversation; two sides without one are a pair.
     if found is None and any(detect_form(row) == "preference" for row in objects):
         found = "preference"
-    return replace(opened, dialect=found or "messages", kind="preferences" if found in FORMS else "chats")
+    return (None if found is None else "preferences" if found in FORMS else "chats"), found

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
-from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
 from niels_gpt.sources.files.listing import ROW_NAMES, list_files
@@ -72,20 +71,6 @@ class PreferenceFiles(FileSource[Preference]):
         """See `FileSource`."""
         form = self.detected_form()
         return (item if isinstance(item, Rejected) else record_to_preference(item, form) for item in items)
-
-
-def preference_source(inputs: Sequence[str | AnyFile], form: str | None) -> PreferenceFiles | None:
-    """The preferences of files, if a form of preferences is named, or rows of the first file have two sides.
-
-    Other forms have to be named: a prompt, a completion and a label may also be a conversation with metadata.
-    """
-    if form is not None:
-        return preference_files(inputs, form) if form in FORMS else None
-    found = preference_files(inputs)
-    # Rows may hold a conversation beside the two sides (UltraFeedback's `messages`): then the form has to be named.
-    if chat_files(found.files[:1]).dialect_of(found.files[0]) is not None:
-        return None
-    return found if _form_of(found.files[0]) == "preference" else None
 
 
 def preference_files(inputs: Sequence[str | AnyFile], form: str | None = None) -> PreferenceFiles:

@@ -18,7 +18,7 @@ from niels_gpt.imports import import_episodes
 from niels_gpt.progress import Progress
 from niels_gpt.store.kinds import open_manifest
 from niels_gpt.store.split import IndexedSplit
-from tests.export.sources import EOT, Row, as_written, episodes, random_rows
+from tests.export.sources import EOT, as_written, episodes, random_rows
 
 
 def read(dataset: Path, split: str = "train") -> list[tuple[list[int], list[float]]]:
@@ -244,21 +244,6 @@ def test_a_part_of_an_export_is_compared_alone(tmp_path: Path) -> None:
             import_episodes(out / part, form, tmp_path / "not")
 
 
-def test_the_loader_reads_what_was_imported(tmp_path: Path) -> None:
-    """An import is a dataset like any other: batches have the mask of the first."""
-    pytest.importorskip("torch")
-    from tests.episodes.made import loader
-
-    rows = [Row([1, 2, 3, 4], [0, 0, 1, 1]), Row([5, 6, 7], [0, 1, 0])]
-    export(episodes(tmp_path / "in", rows), "megatron", tmp_path / "out")
-    import_episodes(tmp_path / "out" / "train", "megatron", tmp_path / "back")
-    for dataset in (tmp_path / "in", tmp_path / "back"):
-        x, y, mask = loader(dataset, epoch_shuffle=False).get_batch()
-        assert x.tolist() == [[1, 2, 3, 4], [5, 6, 7, 99]]
-        assert y.tolist() == [[2, 3, 4, 99], [6, 7, 99, 99]]
-        assert mask.tolist() == [[0, 1, 1, 0], [1, 0, 0, 0]]
-
-
 def test_two_halves_of_a_dataset_must_agree(tmp_path: Path) -> None:
     write_parquet(tmp_path / "in" / "train.parquet", input_ids=[[1, 2]], labels=[[-100, 2]])
     write_parquet(tmp_path / "in" / "validation.parquet", input_ids=[[1, 2]])
@@ -274,13 +259,6 @@ def test_labels_of_some_files_alone_are_refused(tmp_path: Path, masked: str) -> 
         write_parquet(tmp_path / "in" / f"{name}.parquet", input_ids=[[1, 2]], **labels)
     with pytest.raises(InputError, match=rf"does not record which tokens are trained, while {masked}\.parquet does"):
         import_episodes(tmp_path / "in", "hf", tmp_path / "back")
-
-
-def test_lists_of_one_length(tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    rows = arrow.array([[5, 6], [7, 8]], arrow.list_(arrow.int32(), 2))
-    import_episodes(write_parquet(tmp_path / "mine.parquet", input_ids=rows), "hf", tmp_path / "back")
-    assert [ids for ids, _ in read(tmp_path / "back")] == [[5, 6], [7, 8]]
 
 
 def test_ids_outside_the_vocabulary(tmp_path: Path) -> None:

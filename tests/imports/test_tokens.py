@@ -91,12 +91,6 @@ def test_arrays_of_rows_and_of_one_stream(dtype: str, tmp_path: Path) -> None:
         import_episodes(tmp_path / "rows", "tokens", tmp_path / "c", dtype="uint64")
 
 
-def test_ids_of_dolma_have_the_suffix_of_numpy_alone(tmp_path: Path) -> None:
-    write(tmp_path / "part-0-00000.npy", [70_000, 1, 70_001], "<u4")
-    import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=1, dtype="uint32")
-    assert ids_in(tmp_path / "back") == [[70_000, 1], [70_001]]
-
-
 @pytest.mark.parametrize(
     ("head", "said"),
     [
@@ -114,12 +108,6 @@ def test_other_files_are_no_ids(head: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(head + bytes(1000 - len(head)))
     with pytest.raises(InputError, match=rf"x\.bin: begins as {said}"):
         import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=0, dtype="uint16")
-
-
-def test_text_is_no_ids(tmp_path: Path) -> None:
-    (tmp_path / "train.bin").write_text("The fox jumps over the dog.\n" * 10)
-    with pytest.raises(InputError, match=r"train\.bin: is text .*niels-gpt build"):
-        import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=0x2020, dtype="uint16")
 
 
 def megatron_file(path: Path, lengths: list[int], documents: list[int], tokens: int | None = None) -> Path:
@@ -224,14 +212,6 @@ def test_a_pipe_among_the_files_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.bin")
     with pytest.raises(InputError, match=r"train\.bin: a pipe or device"):
         import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=1, dtype="uint16")
-
-
-def test_small_vocabularies_are_no_wrong_dtype(tmp_path: Path) -> None:
-    """Four letters, as of a genome: every second id is small, and so are all others."""
-    ids = np.random.default_rng(0).integers(0, 5, 1000).tolist()
-    write(tmp_path / "train.bin", ids)
-    import_episodes(tmp_path, "tokens", tmp_path / "back", eos_id=4, dtype="uint16")
-    assert list(chain(*ids_in(tmp_path / "back"))) == ids
 
 
 def test_an_end_that_never_occurs_is_refused(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
-from niels_gpt.sources.chat_files import chat_files, from_dataset, record_to_conversation
-from niels_gpt.sources.files.inputs import Record
+from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 
 pyarrow = pytest.importorskip("pyarrow", reason="the extra 'hub' is not installed")
@@ -57,16 +56,6 @@ def test_parquet_rows_are_as_they_were_written(tmp_path: Path) -> None:
         assert chat.messages == row["messages"]
         assert chat.tools == row.get("tools")
     assert [[*chat.changes] for chat in read] == [["arrow_nulls_dropped"]] * 3 + [[]]
-
-
-def test_rows_of_datasets_too() -> None:
-    datasets = pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
-    rows = datasets.Dataset.from_list(ROWS)
-
-    read = list(from_dataset(rows))
-
-    assert [(chat.messages, chat.tools) for chat in read] == [(row["messages"], row.get("tools")) for row in ROWS]
-    assert [chat.where for chat in read] == ["row 0", "row 1", "row 2", "row 3"]
 
 
 @pytest.mark.parametrize(
@@ -115,18 +104,6 @@ def test_nested_nulls_by_their_own_schemas() -> None:
         "unknown": {},
     }
     assert dropped == 2 + 2 + 1 + 3
-
-
-def test_text_is_not_touched() -> None:
-    """Arguments and tools that are stored as JSON text hold no null that Arrow invented."""
-    text = '{"a": null, "b": 1}'
-    offered = json.dumps([tool("f", a={"type": "null", "default": None})])
-    row = {"messages": calls("f", text), "tools": offered}
-    assert without_arrow_nulls(row) == (row, 0)
-
-    nested, dropped = without_arrow_nulls({"messages": calls("f", {"a": None, "b": None}), "tools": offered})
-    assert nested["messages"][1]["tool_calls"][0]["function"]["arguments"] == {"a": None}  # the text's schema counts
-    assert dropped == 1
 
 
 def test_defaults_of_tools_stay_where_null_is_allowed() -> None:
@@ -211,26 +188,6 @@ def test_rows_of_other_shapes_and_columns_too(tmp_path: Path, shape: Any, mappin
     allowed = shape("note", {"note": None, "city": None}, open_schema)
     (kept,) = as_read(tmp_path, [allowed], mapping, "parquet")
     assert arguments_of(kept) == {"note": None}
-
-
-def test_what_json_lines_spell_out_stays(tmp_path: Path) -> None:
-    row = {"messages": calls("f", {"a": None}), "tools": [tool("f", b={"type": "string", "default": None})]}
-    file = tmp_path / "chats.jsonl"
-    file.write_text(json.dumps(row) + "\n")
-    (chat,) = chat_files([file]).iterate()
-    assert isinstance(chat, Conversation)
-    assert (arguments_of(chat), chat.tools, [*chat.changes]) == ({"a": None}, row["tools"], [])
-
-
-def test_odd_shapes_are_left_to_those_who_read_them() -> None:
-    for row in (
-        {"messages": "x", "tools": 5},
-        {"messages": [None, 1, {"tool_calls": [None, {"function": None}, {"function": {"name": 1, "arguments": 2}}]}]},
-        {"messages": calls("f", [{"a": None}]), "tools": [None, "x", {"function": {"name": None}}]},
-        {"messages": calls("f", {"a": None}), "tools": [tool("f", a={"anyOf": "x", "$ref": 5, "type": 3})]},
-    ):
-        without_arrow_nulls(row)
-        record_to_conversation(Record("here", row, arrow=True), "messages")
 
 
 def test_builds_count_the_rows(tmp_path: Path) -> None:

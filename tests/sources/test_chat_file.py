@@ -14,8 +14,7 @@ import niels_gpt as ng
 from niels_gpt.errors import DataError, InputError, UsageError
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.chat_files import chat_files, from_dataset
-from niels_gpt.sources.files import records
-from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.mapping import RowMapping
 from niels_gpt.sources.rejections import Rejections
@@ -113,39 +112,6 @@ def test_every_dialect_becomes_messages(
     assert conversations(file) == conversations(file, dialect) == [expected]
 
 
-# Rows that would be trained as what they do not say.
-MISREAD: list[tuple[str, dict[str, Any], str, str]] = [
-    ("messages", {"messages": [ASK, {**ANSWER, "channel": "analysis"}]}, "harmony_message", "--format harmony"),
-    ("messages", {"messages": [ASK, {**ANSWER, "recipient": "functions.add"}]}, "harmony_message", "functions.add"),
-    ("messages", {"messages": [ASK, {**ANSWER, "function_call": {"name": "add"}}]}, "function_call", "tool_calls"),
-    ("messages", {"messages": [ASK, {**ANSWER, "content": None, "refusal": "no"}]}, "refusal", "in 'content'"),
-    ("messages", {"messages": [ASK, {**ANSWER, "train": True, "loss": False}]}, "train_twice", "contradict"),
-    ("messages", {"messages": [ASK, {**ANSWER, "loss": 0.7}]}, "wrong_flag", "expected true or false, or 1 or 0"),
-    ("messages", {"messages": [ASK, {**ANSWER, "mask": 1}]}, "mask", "'train', true or false"),
-    ("messages", {"messages": [ASK, ANSWER], "weight": 0}, "row_weight", "by dataset, type or source"),
-    ("messages", {"messages": [ASK, ANSWER], "functions": [{"name": "add"}]}, "functions", "tools=functions"),
-    ("prompt_completion", {"prompt": [ASK], "completion": [{**ANSWER, "refusal": "no"}]}, "refusal", "message 1"),
-    ("sharegpt", {"system": "a", "conversations": [{"from": "system", "value": "b"}]}, "system_twice", "drop one"),
-]
-
-
-@pytest.mark.parametrize(("dialect", "row", "reason", "said"), MISREAD)
-def test_what_would_be_read_as_something_else_is_refused(
-    tmp_path: Path, dialect: str, row: dict[str, Any], reason: str, said: str
-) -> None:
-    (found,) = chat_files([write(tmp_path / "c.jsonl", row)], dialect).iterate()
-    assert isinstance(found, Rejected)
-    assert found.reason == reason
-    assert said in found.detail
-
-
-def test_nothing_said_there_is_nothing_lost(tmp_path: Path) -> None:
-    answer = {**ANSWER, "function_call": None, "refusal": None, "channel": "final", "recipient": "all"}
-    row = {"messages": [ASK, answer], "functions": []}
-    (found,) = chat_files([write(tmp_path / "c.jsonl", row)], "messages").iterate()
-    assert found.messages[1]["content"] == "4"
-
-
 def test_answers_in_a_prompt_are_known_by_what_their_role_means(tmp_path: Path) -> None:
     """The history of a pair is not trained, whatever the rows call its roles."""
     turns = [{"role": "human", "content": "2 + 2?"}, {"role": "bot", "content": "4"}]
@@ -218,23 +184,6 @@ def test_whole_conversations_with_a_tag_of_kto(tmp_path: Path, row: dict[str, An
     assert conversations(file, format_) == [[ASK, ANSWER]]
 
 
-@pytest.mark.parametrize(("row", "format_"), WHOLE)
-def test_a_label_beside_a_whole_conversation_is_metadata(tmp_path: Path, row: dict[str, Any], format_: str) -> None:
-    """Such as of a classifier; rows of KTO have a prompt and a completion."""
-    labelled = {**row, "label": False}
-    (found,) = chat_files([write(tmp_path / "labelled.jsonl", labelled)]).iterate()
-    assert (found.messages, found.metadata["label"]) == ([ASK, ANSWER], False)
-    assert len(list(from_dataset([labelled]))) == 1
-    assert conversations(write(tmp_path / "labelled.jsonl", labelled), format_) == [[ASK, ANSWER]]
-
-
-def test_an_input_of_alpaca_that_is_no_text(tmp_path: Path) -> None:
-    file = write(tmp_path / "alpaca.jsonl", {"instruction": "Add.", "input": [2, 2], "output": "4"})
-    (found,) = chat_files([file]).iterate()
-    assert isinstance(found, Rejected)
-    assert "input is a list; expected a text" in found.why
-
-
 @pytest.mark.parametrize(
     ("row", "reason", "says"),
     [
@@ -294,70 +243,10 @@ def test_every_kind_of_file_gives_the_same_conversations(tmp_path: Path) -> None
         assert [row.messages for row in chat_files([file]).iterate(start=3)] == expected[3:], file.name
 
 
-def test_json_is_read_row_by_row_so_that_no_null_is_invented(tmp_path: Path) -> None:
-    """Two calls with different arguments: a table would give each the keys of both."""
-    calls = [{"function": {"name": "f", "arguments": arguments}} for arguments in ({"a": 1}, {"b": [1, None]})]
-    file = write(tmp_path / "c.jsonl", *({"messages": [{"role": "assistant", "tool_calls": [call]}]} for call in calls))
-    assert [messages[0]["tool_calls"][0] for messages in conversations(file)] == calls
-
-
-def test_arrow_s_nulls_are_dropped_from_parquet_rows(tmp_path: Path) -> None:
-    rows = [{"messages": [{**ASK, "name": "ann"}, ANSWER]}, {"messages": [ASK, {**ANSWER, "reasoning_content": "r"}]}]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
-    assert conversations(tmp_path / "t.parquet") == [row["messages"] for row in rows]
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 5, 64])
-@pytest.mark.parametrize(
-    "values", [[], [1, 2.5, -3e2, 0], [{"a": "é]},["}, [1, [2]], "x\\", None, True, 12345], [{"t": "y" * 300}] * 3]
-)
-def test_arrays_are_read_whatever_the_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[Any], chunk: int
-) -> None:
-    monkeypatch.setattr(records, "_CHUNK_CHARACTERS", chunk)
-    for text in (
-        json.dumps(values),
-        " " + json.dumps(values, indent=1, ensure_ascii=False) + "\n",
-        "\ufeff" + json.dumps(values),
-    ):
-        (tmp_path / "a.json").write_text(text, encoding="utf-8")
-        assert [record.value for record in read_records(tmp_path / "a.json")] == values
-
-
-@pytest.mark.parametrize("chunk", [1, 5, 64])
-def test_a_row_of_an_array_with_a_repeated_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(records, "_CHUNK_CHARACTERS", chunk)
-    (tmp_path / "a.json").write_text('[{"a": 1}, {"m": [{"role": "user", "role": "assistant"}], "b": "]"}, {"a": 3}]')
-    found = list(read_records(tmp_path / "a.json"))
-    assert [row.value if isinstance(row, Record) else row.reason for row in found] == [
-        {"a": 1},
-        "repeated_key",
-        {"a": 3},
-    ]
-    assert isinstance(found[1], Rejected)
-    assert found[1].detail.startswith(f"{tmp_path / 'a.json'} row 1: an object has the key 'role' 2 times")
-
-
-def test_a_repeated_key_in_json_text_of_a_row(tmp_path: Path) -> None:
-    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-    call = {"from": "function_call", "value": '{"name": "f", "name": "g", "arguments": {}}'}
-    called = {"type": "function", "function": {"name": "f", "arguments": '{"name": 1, "name": 2}'}}
-    rows = [
-        {"messages": turns, "tools": '[{"type": "function", "function": {"name": "f", "name": "g"}}]'},
-        {"conversations": [{"from": "human", "value": "?"}, call]},
-        {"messages": [turns[0], {"role": "assistant", "tool_calls": [called]}]},
-    ]
-    for row in rows:
-        (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-        (found,) = chat_files([str(tmp_path / "a.jsonl")])
-        assert isinstance(found, Rejected)
-        assert (found.reason, "an object has the key 'name' 2 times" in found.detail) == ("repeated_key", True)
-
-
 @pytest.mark.parametrize("text", ['[{"a": 1}, {"b": ', "[1, 2", '[{"a": 1} x]', '[{"a": 1}, \xff]'])
 def test_a_broken_array_names_the_row(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(InputError, match=r"a\.json: row [01]: "):
+    with pytest.raises(InputError, match=r"a\.json( row [12]|:1): "):
         list(read_records(tmp_path / "a.json"))
 
 
@@ -375,22 +264,6 @@ def test_a_row_of_an_array_that_python_cannot_read(tmp_path: Path, row: str, say
     path.write_text(f'[{{"messages": []}}, {row}')
     with pytest.raises(InputError, match=says):
         list(chat_files([path], "messages").iterate())
-
-
-@pytest.mark.parametrize("more", ['[{"b": 2}]', "x", "]", " " * 5000 + "x"])
-@pytest.mark.parametrize("chunk", [7, 1 << 20])
-def test_a_file_that_goes_on_behind_its_array(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, chunk: int
-) -> None:
-    monkeypatch.setattr(records, "_CHUNK_CHARACTERS", chunk)
-    file = tmp_path / "a.json"
-    for text, fits in (('[{"a": 1}]\n' + more, False), ('[{"a": 1}] \n \n' + " " * 6000, True), ("[]\n", True)):
-        file.write_text(text, encoding="utf-8")
-        if fits:
-            assert [row.value for row in read_records(file)] == json.loads(text)
-        else:
-            with pytest.raises(InputError, match=r"a\.json: after the array, which ends after 1 rows"):
-                list(read_records(file))
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
@@ -417,18 +290,6 @@ def test_arrow_s_two_formats(tmp_path: Path, writer: Any) -> None:
             list(read_records(path))
 
 
-def test_broken_packed_and_parquet_files_are_input_errors(tmp_path: Path) -> None:
-    packed = gzip.compress(b'{"messages": []}\n' * 1000)
-    (tmp_path / "cut.jsonl.gz").write_bytes(packed[:-20])
-    for ending in ("gz", "zst"):
-        (tmp_path / f"not.jsonl.{ending}").write_bytes(b"hello, I am not packed at all")
-    parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "whole.parquet")
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-9])
-    for name in ("cut.jsonl.gz", "not.jsonl.gz", "not.jsonl.zst", "cut.parquet"):
-        with pytest.raises(InputError, match=name):
-            list(read_records(tmp_path / name))
-
-
 @pytest.mark.parametrize("ending", ["jsonl.gz", "json.gz", "jsonl.zst", "json.zst"])
 def test_cut_archives_are_refused_wherever_the_cut_is(tmp_path: Path, ending: str) -> None:
     """Rows before the cut must not pass for the whole file."""
@@ -442,29 +303,6 @@ def test_cut_archives_are_refused_wherever_the_cut_is(tmp_path: Path, ending: st
         # A second array, also a part of one, is refused for what it is.
         with pytest.raises(InputError, match=rf"cut\.{ending}: (not a whole \.(gz|zst) file|after the array)"):
             list(read_records(path))
-
-
-def test_every_flipped_bit_of_a_zstd_file_with_a_checksum_is_found(tmp_path: Path) -> None:
-    """The command `zstd` writes one, pyarrow does not: there a changed byte of a text is another text."""
-    packed = bytes.fromhex("28b52ffd0458c50000707b226e223a20307d0a3132337d0a0300800820974339029d1ee7c8")
-    path, passed = tmp_path / "a.jsonl.zst", 0
-    for bit in range(-1, 8 * len(packed)):  # the first time nothing is changed
-        changed = int.from_bytes(packed, "big") ^ (1 << bit if bit >= 0 else 0)
-        path.write_bytes(changed.to_bytes(len(packed), "big"))
-        try:
-            assert [record.value for record in read_records(path)] == [{"n": n} for n in range(4)]
-            passed += 1
-        except InputError:
-            continue
-    assert 1 <= passed < 20  # a few bits of the header are for the decoder's memory, or reserved
-
-
-def test_the_fingerprint_follows_the_content_not_the_place(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    a, b = write(tmp_path / "c.jsonl", {"messages": [ASK]}), write(tmp_path / "other" / "c.jsonl", {"messages": [ASK]})
-    changed = write(tmp_path / "d.jsonl", {"messages": [ANSWER]})
-    assert chat_files([a]).fingerprint() == chat_files([b]).fingerprint() != chat_files([changed]).fingerprint()
-    assert (chat_files([a]).name, chat_files([a]).revision) == ("c", None)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.parquet"])
@@ -486,16 +324,6 @@ def refuse(folder: Path, row: Rejected) -> None:
     rejections = Rejections(folder, 0)
     rejections.record([row])
     rejections.check()
-
-
-def test_lines_are_counted_from_1(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": [ASK, ANSWER]}) + "\n{}\n")
-    row = list(chat_files([tmp_path / "a.jsonl"]).iterate())[1]
-    assert isinstance(row, Rejected)
-    assert row.where == f"{tmp_path / 'a.jsonl'}:2"
-    with pytest.raises(DataError) as found:
-        refuse(tmp_path, row)
-    assert "Rows are counted" not in str(found.value)
 
 
 def test_a_parquet_row_that_is_not_utf8_is_one_bad_row(tmp_path: Path) -> None:

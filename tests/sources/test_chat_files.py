@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from niels_gpt.episodes import build_episodes
-from niels_gpt.errors import DataError, InputError
+from niels_gpt.errors import InputError
 from niels_gpt.sources.chat_files import ChatFiles, chat_files, describe_dialects
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.store.kinds import open_manifest
 from niels_gpt.store.remote import RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
-from tests.scale.builds import KINDS, build, units, write_chats
+from tests.scale.builds import build, units, write_chats
 from tests.test_cache_determinism import digests
 
 
@@ -38,18 +38,6 @@ def named(folder: Path, *names: str) -> ChatFiles:
     source = chat_files([folder / name for name in names])
     assert isinstance(source, ChatFiles)
     return source
-
-
-def test_the_rows_in_the_order_of_the_files(folder: Path) -> None:
-    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
-    alone = [row for name in ("b.jsonl", "a.jsonl", "c.json") for row in chat_files([folder / name])]
-    assert [getattr(row, "where", None) for row in source] == [row.where for row in alone]
-    assert [row.messages for row in source if not isinstance(row, Rejected)] == [
-        row.messages for row in alone if not isinstance(row, Rejected)
-    ]
-    assert list(source.iterate(start=42)) == list(source)[42:]
-    bad = [row.where for row in source if isinstance(row, Rejected)]
-    assert bad == [f"{folder}/b.jsonl:{n}" for n in (7,)] + [f"{folder}/a.jsonl:2"]
 
 
 def test_a_row_without_source_is_told_by_its_file(folder: Path) -> None:
@@ -81,30 +69,11 @@ def test_slices_in_order_are_the_files_and_small_files_go_together(
     assert shares[-1] == 1.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_units_give_the_bytes_of_one_process(
-    folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer, kind: str
-) -> None:
-    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
-    build(kind, source, tmp_path / "one", tokenizer)
-    build(kind, source, tmp_path / "units", tokenizer, units(5_000))
-    assert digests(tmp_path / "units") == digests(tmp_path / "one")
-
-
 def test_several_processes(folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     source = named(folder, "b.jsonl", "a.jsonl", "c.json")
     build("episodes", source, tmp_path / "one", tokenizer)
     build("episodes", source, tmp_path / "pool", tokenizer, units(5_000, 2))
     assert digests(tmp_path / "pool") == digests(tmp_path / "one")
-
-
-def test_a_bad_row_stops_the_build_in_the_words_of_its_file(
-    folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer
-) -> None:
-    source = named(folder, "c.json", "a.jsonl")
-    for name, engine in (("one", {}), ("units", {"executor": units(100)})):
-        with pytest.raises(DataError, match=rf"{folder}/a\.jsonl:2: not valid JSON"):
-            build("sft", source, tmp_path / name, tokenizer, max_bad_rows=0, **engine)
 
 
 def test_the_manifest_names_every_file(folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
@@ -121,16 +90,6 @@ def test_the_manifest_names_every_file(folder: Path, tmp_path: Path, tokenizer: 
     assert describe_dialects(source, source.config()).startswith(
         "3 files: 1 as messages, 1 as sharegpt, 1 as prompt_completion"
     )
-
-
-def test_one_file_is_what_it_was(folder: Path) -> None:
-    """The same source, so the same fingerprint, name and rows as before there could be several."""
-    for given in ([folder / "a.jsonl"], [str(folder / "[a].jsonl")], [str(folder / "a*")]):
-        source = chat_files(given)
-        assert source == chat_files([folder / "a.jsonl"])
-        assert source.config()["dialect"] == "sharegpt"
-        assert list(source.config()) == ["inputs", "dialect"]
-        assert list(source.config()["inputs"][0]) == ["name", "bytes", "sha256"]
 
 
 def test_patterns_and_urls(folder: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from niels_gpt.messages import Conversation
-from niels_gpt.samples import notes_dir
 from niels_gpt.sources import text_files as text_module
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.hub_corpora import Dolly, articles, text_of
@@ -43,10 +42,6 @@ def test_articles_are_put_together_without_changing_a_character() -> None:
     assert [article.text for article in found] == ["".join(lines[:7]), "".join(lines[7:])]
     assert [article.where for article in found] == ["row 0", "row 7"]
     assert {article.split for article in found} == {"val"}
-
-
-def test_blank_rows_alone_are_no_article() -> None:
-    assert list(articles([Document("r", ""), Document("r", " \n")], "train")) == []
 
 
 @pytest.mark.parametrize(
@@ -110,10 +105,6 @@ def test_a_large_text_file_is_decoded_as_a_small_one(tmp_path: Path, monkeypatch
         assert "".join(whole) == "word\n" * 50
         (told,) = [row.detail for row in text_files([broken]) if isinstance(row, Rejected)]
         assert "broken.txt:50: invalid UTF-8 at byte 246 " in told
-
-
-def test_the_sample_notes_are_44_documents() -> None:
-    assert sum(isinstance(row, Document) for row in text_files([notes_dir()]).iterate()) == 44
 
 
 # --- conversations -----------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import random
 import re
 from collections.abc import Sequence
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.messages import Conversation, normalise
@@ -23,11 +20,8 @@ from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.curation.duplicates import (
     DuplicateOptions,
     Duplicates,
-    band_length,
     find_duplicates,
     minhashes_of,
-    place_of,
-    where_of,
 )
 from niels_gpt.sources.curation.filters import RowFilters
 from niels_gpt.sources.curation.ngrams import RULE, words_of
@@ -172,25 +166,6 @@ def test_reasoning_counts_wherever_it_is(tmp_path: Path, answer: dict[str, Any])
     assert any((hashes[0] == other).all() for other in hashes[1:])
 
 
-def test_chinese_behind_a_letter_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "bench.jsonl"
-    path.write_text(json.dumps({"q": "世界上最高的山峰叫什么名字呢"}) + "\n", encoding="utf-8")
-    check = Benchmarks.of([str(path)], 13)
-    asked = [
-        Conversation([{"role": "user", "content": text}]) for text in ("Q世界上最高的山峰叫什么名字呢?", "世界上最高")
-    ]
-    assert [why is not None for why in check.reasons(asked)] == [True, False]
-
-
-def test_benchmarks_go_to_workers_as_paths(tmp_path: Path) -> None:
-    check = Benchmarks.of([str(benchmark(tmp_path))], 8)
-    chat = Conversation([{"role": "assistant", "content": "what is the airspeed velocity of an unladen swallow"}])
-    assert check.reasons([chat])[0] is not None
-    sent = pickle.dumps(check)
-    assert len(sent) < 1000
-    assert pickle.loads(sent).reasons([chat]) == check.reasons([chat])
-
-
 def test_benchmarks_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "short.jsonl").write_text('{"answer": "B"}\n')
     chat = Conversation([{"role": "assistant", "content": "B"}])
@@ -289,27 +264,6 @@ def test_rows_without_words_are_no_near_duplicates(tmp_path: Path) -> None:
     pytest.importorskip("rensa")
     _, listed = found(tmp_path, {"a": write(tmp_path / "a.jsonl", ["!", "?", "...", "?"])}, near=0.8)
     assert [row["similarity"] for row in listed] == [1.0], "only the exact one"
-
-
-@given(st.integers(0, 30), st.booleans(), st.integers(0, (1 << 39) - 1))
-def test_places_are_numbers_and_back(file: int, line: bool, number: int) -> None:
-    files = [f"/x y/{n} row 7.jsonl:3" for n in range(31)]
-    where = f"{files[file]}:{number}" if line else f"{files[file]} row {number}"
-    numbers = {name: n for n, name in enumerate(files)}
-    assert where_of(place_of(where, numbers), files) == where
-
-
-def test_places_of_other_files_are_refused() -> None:
-    for where in ("b.jsonl:3", "example 4", "a.jsonl:x"):
-        with pytest.raises(UsageError, match=r"not a row of a\.jsonl"):
-            place_of(where, {"a.jsonl": 0})
-
-
-def test_bands_find_pairs_at_the_threshold() -> None:
-    for threshold in (0.5, 0.7, 0.8, 0.9, 0.95, 1):
-        length = band_length(threshold)
-        assert 1 - (1 - threshold**length) ** (128 // length) >= 0.95
-    assert band_length(0.8) == 4
 
 
 @pytest.mark.parametrize(

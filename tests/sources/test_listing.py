@@ -16,11 +16,9 @@ pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 import fsspec
 
 from niels_gpt.errors import InputError, StorageError, UsageError
-from niels_gpt.progress import Progress
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
 from niels_gpt.sources.text_files import text_files
-from niels_gpt.store.remote import address
 from tests.scale.stores import s3_server
 
 NAMES = ("b.jsonl", "a.txt", "deep/c.md", "deep/README.md", "deep/image.png", "x[1].txt")
@@ -75,12 +73,6 @@ def test_other_forms_of_a_hub_url_are_refused(url: str) -> None:
         list_files([url], (".txt",))
 
 
-def test_a_file_and_a_query_are_not_looked_up() -> None:
-    """What has no pattern is named as it is; the error comes when it is read."""
-    urls = ["https://nowhere.invalid/a.jsonl?x=*", "s3://nowhere/a.jsonl"]
-    assert [address(file) for file in list_files(urls, ()).taken] == urls
-
-
 # ---- on this machine
 
 
@@ -118,10 +110,6 @@ def taken(given: Sequence[str | Path], names: Sequence[str] = TEXT_NAMES) -> lis
 )
 def test_what_is_taken(library: Path, given: list[str], expected: list[str] | str) -> None:
     assert taken(given) == (expected.split() if isinstance(expected, str) else expected)
-
-
-def test_absolute_patterns(library: Path) -> None:
-    assert taken([library / "*.md", str(library / "b.txt")]) == [str(library / "a.md"), str(library / "b.txt")]
 
 
 @pytest.mark.parametrize(
@@ -201,19 +189,6 @@ def test_what_is_passed_over_has_a_reason(tmp_path: Path, monkeypatch: pytest.Mo
     assert listing.passed_over == {f"data/{name}": reason for name, reason in PASSED_OVER.items()}
     assert listing.counts()["hidden"] == 3
     assert "temporary (a.jsonl.tmp, a.jsonl~)" in listing.describe()
-
-
-def test_what_is_passed_over_is_in_the_manifest_and_is_told(tmp_path: Path) -> None:
-    notes: list[str] = []
-
-    class Noted(Progress):
-        def note(self, text: str) -> None:
-            notes.append(text)
-
-    found = chat_files([messy(tmp_path / "data")])
-    assert found.config(Noted())["passed_over"]["hidden"] == 3
-    assert len(notes) == 1
-    assert len(list(found)) == 2
 
 
 def test_one_file_named_in_several_ways_is_read_once(library: Path) -> None:

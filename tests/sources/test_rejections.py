@@ -67,13 +67,6 @@ def test_one_pass_reports_every_reason_with_its_count_and_three_examples(tmp_pat
     found.abandon()
 
 
-def test_a_single_unusable_row_is_quoted_once(tmp_path: Path) -> None:
-    found = Rejections(tmp_path, 0)
-    with pytest.raises(TooManyBadRows) as raised:
-        list(found.within_limit(stream(found, 1, bad(2), 1), int))
-    assert str(raised.value).count("chats.jsonl:2") == 1
-
-
 def test_reading_on_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejections, "READ_ON_ROWS", 10)
     for more in ([4] * 1000, [bad(n) for n in range(1000)]):

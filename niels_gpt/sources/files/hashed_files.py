@@ -9,7 +9,6 @@ a file that another program changes in between would give rows that do not belon
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -23,32 +22,17 @@ Row = TypeVar("Row")
 
 
 @dataclass
-class _Hashed:
-    """What is known of a file.
-
-    Attributes:
-        record: its name, size and sha256.
-        versions: those that had this sha256, in the order in which they were seen. Copies of a store may differ in
-            their versions, and must not be hashed again for every slice.
-    """
-
-    record: dict[str, Any]
-    versions: list[str]
-
-
-@dataclass
 class HashedFiles:
     """The hashes of some files, each computed once, and their versions at that time.
 
     A version is what the file system reports without reading the file: on this machine size, times and inode, of a
     store for example the ETag. If it is another one, the file is hashed again: a file that was only copied back or
-    touched has not changed. A store that reports neither a version nor a time is judged by the size alone. A file that
-    was changed and changed back before it is checked goes unnoticed.
+    touched has not changed.
 
     It pickles, so that workers compare with the hashes of the process that started them.
     """
 
-    _known: dict[AnyFile, _Hashed] = field(default_factory=dict)
+    _known: dict[AnyFile, tuple[dict[str, Any], str]] = field(default_factory=dict)  # record and version of each file
     _unfinished: dict[AnyFile, None] = field(default_factory=dict)  # files whose rows are being read
 
     def fingerprint(self, files: Iterable[AnyFile], progress: Progress = SILENT) -> list[dict[str, Any]]:
@@ -76,8 +60,8 @@ class HashedFiles:
             progress.begin("hashing the input", total=sum(map(size_of, new)), unit="bytes")
         for file in new:
             version = version_of(file)  # before the bytes: a change while they are hashed must be noticed, too
-            self._known[file] = _Hashed(_fingerprint(file, progress), [version])
-        return [dict(self._known[file].record) for file in listed]
+            self._known[file] = _fingerprint(file, progress), version
+        return [dict(self._known[file][0]) for file in listed]
 
     def checked(self, rows: Iterable[Row], files: Sequence[AnyFile]) -> Iterator[Row]:
         """The rows, which are read from these files; after the last one, `check` of the files."""
@@ -104,18 +88,12 @@ class HashedFiles:
         """
         self.check(list(self._unfinished))
 
-    def versions(self) -> str:
-        """sha256 of the files' latest versions: while it is the same, what was derived from the bytes is of these."""
-        # File names may hold bytes that are no UTF-8, which Python writes as surrogates.
-        latest = "".join(f"{file}\n{known.versions[-1]}\n" for file, known in self._known.items())
-        return hashlib.sha256(latest.encode("utf-8", "surrogateescape")).hexdigest()
-
     def _check(self, file: AnyFile) -> None:
         # Another version does not mean other bytes: the file may have been copied back or touched. Its hash decides.
-        known = self._known.get(file)
-        if known is None or (now := version_of(file)) in known.versions:
+        before, version = self._known.get(file, ({}, ""))
+        if not before or (now := version_of(file)) == version:
             return
-        before, found = known.record, _fingerprint(file, SILENT)
+        found = _fingerprint(file, SILENT)
         if found != before:
             raise ChangedWhileRead(
                 f"{file}: changed after its hash was computed (sha256 {before['sha256'][:12]}, {before['bytes']:,} "
@@ -123,12 +101,7 @@ class HashedFiles:
                 "manifest would name; leave files in place while they are read, and run the same command again (in "
                 "Python, make a new source)"
             )
-        known.versions.append(now)
-
-
-def fingerprint(files: Iterable[AnyFile], progress: Progress = SILENT) -> list[dict[str, Any]]:
-    """`HashedFiles.fingerprint` of files that are not read afterwards."""
-    return HashedFiles().fingerprint(files, progress)
+        self._known[file] = before, now
 
 
 def version_of(file: AnyFile) -> str:

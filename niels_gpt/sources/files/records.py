@@ -1,22 +1,21 @@
-"""Records of a file of rows in any of the formats of `formats.py`, one by one in constant memory."""
+"""Records of a file of rows in any of the formats of `formats.py`, one by one; memory is constant but for arrays."""
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from niels_gpt.errors import InputError, MessageError, shown
 from niels_gpt.extras import check_library
 from niels_gpt.sources.files.formats import Format, format_of
 from niels_gpt.sources.files.inputs import (
-    MAX_LINE_BYTES,
     ReadProgress,
     Record,
     Rejected,
+    decode,
     existing_file,
     open_bytes,
     read_jsonl,
@@ -25,10 +24,9 @@ from niels_gpt.sources.files.inputs import (
 from niels_gpt.store.remote import AnyFile, RemoteFile
 from niels_gpt.unique_keys import UNIQUE_KEYS
 
-_CHUNK_CHARACTERS = 1 << 20  # parts of an array that are read at once; a value is most often much shorter
 _BATCH_ROWS = 1024  # Python objects at once, which take several times the memory of Arrow's
 _ARROW_MAGIC = b"ARROW1"  # the first bytes of Arrow's file format; its stream format has none
-_AFTER_A_VALUE = (" ", "\t", "\r", "\n", ",", "]")
+_BETWEEN = (" ", "\t", "\r", "\n", ",")  # the values of an array
 
 
 def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[Record | Rejected]:
@@ -48,7 +46,7 @@ def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[R
         return parquet_records(path, count=count)
     if form == "arrow" and isinstance(path, Path):
         return _arrow_records(path, count or ReadProgress())
-    return read_jsonl(path, count=count) if form == "lines" else _whole_array(path, count)
+    return read_jsonl(path, count=count) if form == "lines" else _array(path, count)
 
 
 def row_format_of(path: AnyFile) -> Format:
@@ -65,96 +63,48 @@ def row_format_of(path: AnyFile) -> Format:
     return form
 
 
-def _whole_array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record | Rejected]:
+def _array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record | Rejected]:
+    """The values of one JSON array, whose text is held in memory."""
     with open_bytes(path, count) as file:
-        yield from _array(path, file)
+        text = decode(file.read(), str(path), first_line=1)
+    # `format_of` has seen the bracket. Before a value `at` is where it begins, or at the bracket that ends the array.
+    at, number = text.index("[") + 1, 0
+    while text[(at := _end_of_space(text, at)) : at + 1] != "]":
+        found, at = _value(text, at, f"{path} row {number}")
+        yield found
+        number += 1
+    rest = text[at + 1 :].strip()
+    if rest:  # as two joined files have it: those rows would be lost
+        raise InputError(
+            f"{path}: after the array, which ends after {number:,} rows, the file goes on with {rest[:40]!r}; expected "
+            "one array. If files were joined, name each of them"
+        )
 
 
-def _array(path: AnyFile, file: IO[bytes]) -> Iterator[Record | Rejected]:
-    """The values of one JSON array, read in chunks.
-
-    ::
-
-        text     [ {"a": 1}, {"b": 2}, {"c"       one chunk: two values, and the beginning of a third
-        at       ----------------------^          what is before `at` has been yielded; the rest waits for the next
-        chunk
-    """
-    utf8 = codecs.getincrementaldecoder("utf-8-sig")()
-    text, at, number = "", 0, 0
-    # `opened`: the bracket that begins the array has been read; `more`: the file has not ended.
-    size, more, opened = _CHUNK_CHARACTERS, True, False
-    while True:
-        while at < len(text) and text[at] in " \t\r\n,":
-            at += 1
-        if text[at : at + 1] == "]":
-            _check_end(path, file, text[at + 1 :], number)
-            return
-        found = _value(text, at, f"{path} row {number}") if opened else None
-        if found is None or text[found[1] : found[1] + 1] not in _AFTER_A_VALUE:  # incomplete: "2" may become "2.5"
-            if not more or len(text) - at > MAX_LINE_BYTES:
-                raise InputError(f"{path}: row {number}: not valid JSON; the array breaks off or is damaged there")
-            chunk = file.read(size)
-            more = bool(chunk)
-            text, at = text[at:] + _decoded(utf8, chunk, path, number), 0
-            size *= 2  # a value larger than a chunk is not parsed again for every chunk
-            if not opened and text.lstrip():
-                text, opened = text.lstrip()[1:], True
-            continue
-        yield found[0]
-        at, number, size = found[1], number + 1, _CHUNK_CHARACTERS
+def _end_of_space(text: str, at: int) -> int:
+    while text[at : at + 1] in _BETWEEN and at < len(text):
+        at += 1
+    return at
 
 
-def _check_end(path: AnyFile, file: IO[bytes], rest: str, number: int) -> None:
-    """Refuse a file that goes on after its array, as two joined files do: those rows would be lost."""
-    while not rest.strip():
-        chunk = file.read(_CHUNK_CHARACTERS)
-        if not chunk:
-            return
-        rest = chunk.decode(errors="replace")
-    found = rest.strip()[:40]
-    raise InputError(
-        f"{path}: after the array, which ends after {number:,} rows, the file goes on with {found!r}; expected one "
-        "array. If files were joined, name each of them"
-    )
-
-
-def _value(text: str, at: int, where: str) -> tuple[Record | Rejected, int] | None:
-    """The row at `at` and where it ends; `None` if it is incomplete or not JSON.
+def _value(text: str, at: int, where: str) -> tuple[Record | Rejected, int]:
+    """The row at `at` and where it ends.
 
     Raises:
-        InputError: no more text would make it a row that Python can read.
+        InputError: there is none that Python can read.
     """
     try:
         try:
             value, end = UNIQUE_KEYS.raw_decode(text, at)
             return Record(where, value), end
-        except MessageError as error:  # a repeated key; what follows in the value may be incomplete
+        except MessageError as error:  # a repeated key
             return Rejected(where, error.reason, f"{where}: {error}"), json.JSONDecoder().raw_decode(text, at)[1]
-    except json.JSONDecodeError:
-        return None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not valid JSON; the array breaks off or is damaged there") from error
     except ValueError as error:  # Python's limit for converting a decimal to an integer
         raise InputError(f"{where}: holds an integer of more than 4300 digits; shorten it") from error
     except RecursionError as error:
         raise InputError(f"{where}: JSON nested too deeply to read") from error
-
-
-def _decoded(utf8: codecs.IncrementalDecoder, chunk: bytes, path: AnyFile, number: int) -> str:
-    try:
-        return utf8.decode(chunk, final=not chunk)
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: row {number}: invalid UTF-8 ({error.reason}); save the file as UTF-8") from error
-
-
-# URL of a file that cannot change -> its footer, which may have megabytes and is needed for every row group.
-_footers: dict[str, Any] = {}
-_FOOTERS = 16
-
-
-def _remember_footer(path: RemoteFile, footer: Any) -> None:
-    if path.is_immutable:
-        while len(_footers) >= _FOOTERS and path.url not in _footers:
-            _footers.pop(next(iter(_footers)), None)  # the oldest; another thread may have removed it just now
-        _footers[path.url] = footer
 
 
 @contextmanager
@@ -171,10 +121,8 @@ def open_parquet(path: AnyFile) -> Iterator[Any]:
     try:
         if isinstance(path, RemoteFile):
             # The columns of a row group in as few requests as can be, and no byte besides them.
-            known = _footers.get(path.url)
             existing_file(path)
-            with path.open_exact() as raw, pyarrow.parquet.ParquetFile(raw, metadata=known, pre_buffer=True) as file:
-                _remember_footer(path, file.metadata)
+            with path.open_exact() as raw, pyarrow.parquet.ParquetFile(raw, pre_buffer=True) as file:
                 yield file
             return
         with existing_file(path).open("rb") as plain, pyarrow.parquet.ParquetFile(plain) as file:
