@@ -179,18 +179,17 @@ def test_a_finding_shows_its_evidence_in_colour(capsys: pytest.CaptureFixture[st
     words = {"cause": "c", "fix": "do <this>", "thread": "t"}
     finding = Finding("some-rule", "error", "a title", 1, 1, "in 1 of 2 rows", evidence=(evidence,), **words)
     report = Report({"kind": "rows", "name": "x"}, 2, 4, 1, (finding,))
-    assert repr(finding) == str(finding) == "<Finding some-rule (error, 1 rows): a title>"
-    for shown in (finding, report):
-        page = shown._repr_html_()
-        assert '<span class="ng-trained" title="id 7, trained">a&lt;b</span>' in page
-        assert '<u><span class="ng-context" title="id 8, user, not trained">' in page
-        assert "<this>" not in page
-        assert "<note>" not in page
-        assert "\x1b" not in page
-        shown.show()
-        text = capsys.readouterr().out
-        assert "\x1b[1;30;42ma<b" in text
-        assert "\x1b[31m" not in text.replace("\x1b[1;31m", "")
+    assert repr(finding) == "<Finding some-rule (error, 1 rows): a title>"
+    page = report._repr_html_()
+    assert '<span class="ng-trained" title="id 7, trained">a&lt;b</span>' in page
+    assert '<u><span class="ng-context" title="id 8, user, not trained">' in page
+    assert "<this>" not in page
+    assert "<note>" not in page
+    assert "\x1b" not in page
+    report.show()
+    text = capsys.readouterr().out
+    assert "\x1b[1;30;42ma<b" in text
+    assert "\x1b[31m" not in text.replace("\x1b[1;31m", "")
 
 
 def test_a_renderer_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:

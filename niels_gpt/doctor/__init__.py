@@ -11,10 +11,10 @@ How a diagnosis runs::
         rules -> Counters                                rules/, counters.py (evidence.py)
       Counters.merge, in the order of the input
       Context.conclude: what only the whole shows        context.py
-      Copies: duplicates and leaks                       copies.py
+      data.leaks: rows that validation data hold as well rules/data.py
       Report                                             report.py       (show.py, sarif.py; template.py of a template)
 
-`diagnose(source, other)` compares two tokenizers or templates instead (comparing.py, rules/drift.py). `watch(trainer)`
+`diagnose(source, other)` compares two tokenizers or templates instead (comparing.py). `watch(trainer)`
 (live.py) judges the first batches of a training; `fix=` writes repaired rows (repair.py). How to add a rule is
 described in `rules/__init__.py`.
 """

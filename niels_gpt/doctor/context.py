@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -108,9 +108,11 @@ class Context:
         # Without tokenizer and layout, evidence shows ids as numbers.
         decode_id: Callable[[int], str] = str
         if self.encoder is not None:
-            decode_id = TokenTexts(self.encoder)
+            # 150 000 short byte strings, which are pickled in milliseconds; a tokenizer is not.
+            decode_id = TokenTexts(self.encoder.token_bytes(range(self.encoder.vocab_size)))
         elif self.layout is not None:
-            decode_id = TokenNames(self.layout.names)
+            names = self.layout.names
+            decode_id = TokenTexts([names.get(token, str(token)).encode() for token in range(self.layout.vocab_size)])
         return Scope(self.layout, decode_id, max_length)
 
     def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
@@ -281,26 +283,14 @@ def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:
 class TokenTexts:
     """A function from an id to its text. It contains all texts, so that workers need no tokenizer."""
 
-    def __init__(self, encoder: PieceEncoder) -> None:
-        # 150 000 short byte strings, which are pickled in milliseconds; a tokenizer is not.
-        self._texts = encoder.token_bytes(range(encoder.vocab_size))
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self._texts = texts
 
     def __call__(self, token: int) -> str:
         """The text, bytes that are no whole character as `\\xc3`; ids outside the vocabulary as numbers."""
         if not 0 <= token < len(self._texts):
             return f"<{token}?>"
         return self._texts[token].decode("utf-8", "backslashreplace")
-
-
-class TokenNames:
-    """A function from an id to its name, or to its number if it has none."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        self._names = dict(names)
-
-    def __call__(self, token: int) -> str:
-        """The name, or the number."""
-        return self._names.get(token, str(token))
 
 
 def is_renderer(value: Any) -> TypeGuard[AnyRenderer]:

@@ -68,7 +68,7 @@ class Watch:
         return self.report is not None or self.failure is not None
 
     def see(self, batch: Mapping[str, Any]) -> None:
-        """Take a batch; after the last one that is wanted, judge them.
+        """Take a batch; after the last one that is wanted, judge them and show the report.
 
         What cannot be judged does not end the training, unless `stop_on` is set: the log says why.
 
@@ -83,27 +83,23 @@ class Watch:
         if self.is_over:
             return
         try:
-            self._collect(batch)
+            if batch.get("input_ids") is None:
+                held = ", ".join(map(str, batch)) or "nothing"
+                raise UsageError(f"the batch has {held}; expected input_ids and labels")
+            self._rows += rows_of_batch({name: batch[name] for name in COLUMNS if name in batch})
+            self._seen += 1
             found = self._judged() if self._seen >= self._batches else None
         # Unusual batches, a missing tokenizer, a fault of a rule: hours of training must not end for any of them.
         except Exception as error:
             if self._stop_on is not None:
                 raise
-            self.failure = f"{type(error).__name__}: {error}"
+            self.failure, self._rows = f"{type(error).__name__}: {error}", []
             self.remove()
-            self._rows = []
             _log.warning("[Doctor] the first batches were not judged, and training goes on: %s", self.failure)
             return
         # Outside of the `try`: the error that stops the training is not one that was found while judging.
         if found is not None:
             self._conclude(found)
-
-    def _collect(self, batch: Mapping[str, Any]) -> None:
-        """Take a batch, without judging."""
-        if batch.get("input_ids") is None:
-            raise UsageError(f"the batch has {', '.join(map(str, batch)) or 'nothing'}; expected input_ids and labels")
-        self._rows += rows_of_batch({name: batch[name] for name in COLUMNS if name in batch})
-        self._seen += 1
 
     def judge(self) -> Report:
         """Judge what was seen so far, show the report, and stop watching.

@@ -19,22 +19,7 @@ EVIDENCE: Final = 5
 
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """Which rows are examined, how, and what is reported; the same for every kind of input.
-
-    Attributes:
-        loss_on: which tokens of conversations are trained: a `LossOn`, or the name of its preset.
-        split: of a hub dataset (default train), or of a dataset of ours (default all).
-        form: the dialect of conversations; by default the first rows decide.
-        sample: read only so many rows, drawn with `seed`.
-        max_length: the longest row that training takes, in tokens.
-        workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
-        validation: validation data (rows, a file, a directory, a dataset), whose rows must not be in the input.
-        fix: a .jsonl file for the rows of ids with what is certain repaired (see `repair`); of a tokenizer its
-            generation_config.json.
-        silence: findings that are accepted: rule -> reason.
-        evidence: how many places of each rule are reported.
-        progress: receives progress.
-    """
+    """The options of `diagnose` that are the same for every kind of input; its docstring says what they are."""
 
     loss_on: LossOn | Preset | None = None
     split: str | None = None

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +30,7 @@ from niels_gpt.errors import UsageError
 from niels_gpt.inputs.columns import IDS, STARTS, Places, columns_of, ids_name, token_rows
 from niels_gpt.inputs.opened import Opened
 from niels_gpt.inputs.parts import decoded
-from niels_gpt.inputs.rows import Bools
+from niels_gpt.inputs.rows import Bools, TokenRows
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.store.files import atomic_file, write_atomic
@@ -51,30 +50,7 @@ OF_MASKS: Final = (
     "eot-masked-as-padding",
     "labels-preshifted",
 )
-REWRITTEN: Final = frozenset(("labels-foreign",))
-
-
-@dataclass
-class Repaired:
-    """The result of `repair`.
-
-    Attributes:
-        path: the file that it wrote. rows: how many are in it.
-        repaired, left_out: rows by rule. left: rules whose findings remain, and in how many rows.
-        unrepaired: rows whose fault is of a kind that is repaired, but could not be, or not everywhere, by rule.
-    """
-
-    path: str
-    rows: int = 0
-    repaired: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
-    left: dict[str, int] = field(default_factory=dict)
-    unrepaired: Counter[str] = field(default_factory=Counter)
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        counts = {"repaired": dict(self.repaired), "left_out": dict(self.left_out), "left": self.left}
-        return {"path": self.path, "rows": self.rows, **counts}
+Counts = Counter[tuple[str, str]]  # rows by what became of them ("repaired", "left_out", "unrepaired") and rule
 
 
 def check_target(opened: Opened, path: Path) -> None:
@@ -111,20 +87,24 @@ def repair(report: Report, opened: Opened, scope: Scope, path: Path, progress: P
     Raises:
         StorageError: the disk refused.
     """
-    done = Repaired(str(path))
+    done, rows = Counts(), 0
     with atomic_file(path) as file:
-        for row in _repaired_ids(report, opened, scope, done):
+        for row in _repaired_rows(report, opened, scope, done):
             text = json.dumps(row, ensure_ascii=False, default=_as_list)
             # Half of a surrogate pair, which JSON's \ud83d alone gives, is written as it was read.
             file.write(f"{text}\n".encode("utf-8", "surrogatepass"))
-            done.rows += 1
+            rows += 1
             progress.advance(1)
-    done.repaired, done.unrepaired = +done.repaired, +done.unrepaired  # without zeros
-    touched = {*done.repaired, *done.left_out}
+    return _outcome(report, str(path), rows, done)
+
+
+def _outcome(report: Report, path: str, rows: int, done: Counts) -> dict[str, Any]:
+    of = {what: {rule: n for (kind, rule), n in done.items() if kind == what} for what in ("repaired", "left_out")}
+    touched = {*of["repaired"], *of["left_out"]}
     # Findings of rules that are not repaired, and those rows of repaired rules that could not be.
-    done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in touched}
-    done.left |= {rule: rows for rule, rows in done.unrepaired.items() if rule in touched}
-    return done.to_json()
+    left = {finding.rule: finding.rows for finding in report.findings if finding.rule not in touched}
+    left |= {rule: n for (kind, rule), n in done.items() if kind == "unrepaired" and rule in touched}
+    return {"path": path, "rows": rows, **of, "left": left}
 
 
 def repair_stops(report: Report, context: Context, folder: str | Path, path: str | Path) -> dict[str, Any]:
@@ -137,59 +117,63 @@ def repair_stops(report: Report, context: Context, folder: str | Path, path: str
         As `repair`; `rows` is 0.
     """
     assert context.encoder is not None
-    done, rule = Repaired(str(path)), "eot-not-in-stop-set"
-    done.left = {finding.rule: finding.rows for finding in report.findings if finding.rule != rule}
+    rule = "eot-not-in-stop-set"
     if report.finding(rule) is None or context.renderer is None or context.layout is None:
-        return done.to_json()
+        return _outcome(report, str(path), 0, Counts())
     # Other settings, such as the temperature, are copied.
     file = Path(folder) / "generation_config.json"
     config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     served, missing = served_and_missing(context.encoder, context.renderer, context.layout)
     write_atomic(Path(path), (json.dumps(config | {"eos_token_id": [*served, *missing]}, indent=2) + "\n").encode())
-    done.repaired[rule] += 1
-    return done.to_json()
+    return _outcome(report, str(path), 0, Counts({("repaired", rule): 1}))
 
 
-def _repaired_ids(report: Report, opened: Opened, scope: Scope, done: Repaired) -> Iterator[Any]:
+def _repaired_rows(report: Report, opened: Opened, scope: Scope, done: Counts) -> Iterator[Any]:
     """The rows of ids that can be used, their masks repaired where a rule of `OF_MASKS` fires."""
     found = {finding.rule for finding in report.findings}
-    wanted = found & set(OF_MASKS)
     # Rows without a mask train empty think blocks if other rows do, and if there are no others.
     with_thoughts = "empty-think-trained" in found or not report.trained_tokens
     for numbers, payload in opened.slices():
         for number, record in zip(numbers.tolist(), decoded(numbers, payload), strict=True):
-            if isinstance(record, Rejected) or not isinstance(record.value, Mapping):
-                done.left_out["unusable-row"] += 1
+            value = None if isinstance(record, Rejected) else record.value
+            if not isinstance(value, Mapping):
+                done["left_out", "unusable-row"] += 1
                 continue
-            # Of a row alone, a mask that is empty is none.
-            value = {name: column for name, column in record.value.items() if name in IDS or not _is_empty(column)}
-            place = Places(np.array([number]), [record.where])
-            columns, misfits = columns_of([value], place)
-            rows, more = token_rows(columns, place)
-            unusable = not ids_name(value) or any(each.rule == "unusable-row" for each in (*misfits, *more))
-            if unusable or not len(rows):
-                done.left_out["unusable-row" if unusable else "empty-row"] += 1
+            rows = _usable(value, Places(np.array([number]), [record.where]))
+            if isinstance(rows, str):
+                done["left_out", rows] += 1
                 continue
             # Each row is judged alone: the report names rules, and only the first rows in which they fired.
             counters = Counters(1)
             view = judge_rows(View(rows, scope, counters))
-            fired = sorted(wanted & ({*counters.hits} | ({"mask-missing"} if rows.trained is None else set())))
+            fired = found & {*OF_MASKS} & ({*counters.hits} | ({"mask-missing"} if rows.trained is None else set()))
             expected = _expected(view, with_empty_thoughts=with_thoughts) if fired else None
-            row = dict(record.value)
-            # Other labels than the ids may be anything, but where the mask is repaired they are written anew, too.
-            fired += sorted(REWRITTEN & {*counters.hits})
-            if expected is None:
-                done.unrepaired.update(fired)
-                yield row
-                continue
-            done.repaired.update(fired)
-            masks = [name for name in MASK_COLUMNS if name in row]
-            # Megatron-Bridge's masks belong to the targets: . # # of the tokens is # # . there.
-            of_targets = np.append(expected[1:], False) if STARTS in row and "labels" not in row else expected
-            row |= {name: of_targets.astype(np.int64).tolist() for name in masks}
-            if "labels" in row or not masks:
-                row["labels"] = np.where(expected, rows.ids, IGNORE_INDEX).tolist()
-            yield row
+            # Other labels than the ids may be anything, but where the mask is repaired they are written anew.
+            fired |= {"labels-foreign"} & {*counters.hits}
+            done.update(("unrepaired" if expected is None else "repaired", rule) for rule in sorted(fired))
+            yield dict(value) if expected is None else _with_mask(value, rows, expected)
+
+
+def _usable(row: Mapping[str, Any], place: Places) -> TokenRows | str:
+    """A row of ids, or the rule by which it is left out."""
+    # Of a row alone, a mask that is empty is none.
+    value = {name: column for name, column in row.items() if name in IDS or not _is_empty(column)}
+    columns, misfits = columns_of([value], place)
+    rows, more = token_rows(columns, place)
+    if not ids_name(value) or any(each.rule == "unusable-row" for each in (*misfits, *more)):
+        return "unusable-row"
+    return rows if len(rows) else "empty-row"
+
+
+def _with_mask(row: Mapping[str, Any], rows: TokenRows, expected: Bools) -> dict[str, Any]:
+    """The row with its labels and masks written anew."""
+    masks = [name for name in MASK_COLUMNS if name in row]
+    # Megatron-Bridge's masks belong to the targets: . # # of the tokens is # # . there.
+    of_targets = np.append(expected[1:], False) if STARTS in row and "labels" not in row else expected
+    made = {**row, **{name: of_targets.astype(np.int64).tolist() for name in masks}}
+    if "labels" in row or not masks:
+        made["labels"] = np.where(expected, rows.ids, IGNORE_INDEX).tolist()
+    return made
 
 
 def _is_empty(value: Any) -> bool:

@@ -42,20 +42,8 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """One line; `show()` prints all of it."""
+        """One line; the report shows all of it."""
         return f"<Finding {self.rule} ({self.severity}, {self.rows:,} rows): {self.title}>"
-
-    def __str__(self) -> str:
-        """In a terminal all of it with tokens in colour, elsewhere the same as `repr`."""
-        return _in_terminal(self) if in_colour() else repr(self)
-
-    def show(self) -> None:
-        """Print the finding with its evidence, tokens in colour."""
-        _print(self)
-
-    def _repr_html_(self) -> str:
-        """The finding with its evidence as coloured tokens, for notebooks."""
-        return f"<style>{CSS}</style><table>{_TABLE_HEAD}{self._table_row()}</table>"
 
     def _table_row(self) -> str:
         """The finding as a row of an HTML table; titles and notes may quote data, so all of it is escaped."""
@@ -117,8 +105,12 @@ class Report:
         return _in_terminal(self) if in_colour() else repr(self)
 
     def show(self) -> None:
-        """Print the whole report, tokens in colour."""
-        _print(self)
+        """Print the whole report, tokens in colour even where standard output is a file."""
+        from rich.console import Console
+
+        from niels_gpt.doctor.show import render
+
+        Console(force_terminal=True).print(render(self))
 
     def _repr_html_(self) -> str:
         """The findings as a table with coloured tokens, for notebooks."""
@@ -166,28 +158,14 @@ class Report:
         }
 
 
-def _in_terminal(shown: Report | Finding) -> str:
-    """A report or finding as text in colour, as wide as the terminal."""
-    from rich.console import Console
-
-    # A new console, which reads the terminal's width now.
-    console = Console()
-    # Captured, because `str` must return text; rich knows the width and the colours of the terminal.
-    with console.capture() as captured:
-        console.print(_rendered(shown))
-    return captured.get().rstrip("\n")
-
-
-def _print(shown: Report | Finding) -> None:
-    """Print in colour even where standard output is a file, as `RenderedTokens.show` does."""
-    from rich.console import Console
-
-    Console(force_terminal=True).print(_rendered(shown))
-
-
-def _rendered(shown: Report | Finding) -> Any:
-    """A report or finding as rich prints it."""
+def _in_terminal(report: Report) -> str:
+    """A report as text in colour, as wide as the terminal."""
     # rich and the words of all rules are loaded where a report is printed, and not wherever one is made.
-    from niels_gpt.doctor.show import render, render_finding
+    from rich.console import Console
 
-    return render_finding(shown) if isinstance(shown, Finding) else render(shown)
+    from niels_gpt.doctor.show import render
+
+    console = Console()  # a new one, which reads the terminal's width now
+    with console.capture() as captured:
+        console.print(render(report))
+    return captured.get().rstrip("\n")

@@ -9,7 +9,6 @@ from typing import Any
 
 from niels_gpt.doctor.comparing import compare_formats, open_sides
 from niels_gpt.doctor.context import Conditions, Context, is_renderer
-from niels_gpt.doctor.copies import Copies, is_split
 from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.evidence import SEVERITIES
 from niels_gpt.doctor.examine import Examination, examine_slices
@@ -63,8 +62,18 @@ def diagnose(
         template: a template's text, or a file with it.
         renderer: a family's name, a config, a renderer, or `RendererOptions`, of which only name and options are used.
         date: the date that templates write, where they write one; default: a fixed day.
-        loss_on, split, form, sample, seed, max_length, workers, validation, fix, silence, evidence, progress: which
-            rows are examined, and how, see `DiagnoseOptions`.
+        loss_on: which tokens of conversations are trained: a `LossOn`, or the name of its preset.
+        split: of a hub dataset (default train), or of a dataset of ours (default all).
+        form: the dialect of conversations; by default the first rows decide.
+        sample: read only so many rows, drawn with `seed`.
+        max_length: the longest row that training takes, in tokens.
+        workers: processes. With more than one, a script needs `if __name__ == "__main__"`.
+        validation: validation data (rows, a file, a directory, a dataset), whose rows must not be in the input.
+        fix: a .jsonl file for the rows of ids with what is certain repaired (see `repair`); of a tokenizer its
+            generation_config.json.
+        silence: findings that are accepted: rule -> reason.
+        evidence: how many places of each rule are reported.
+        progress: receives progress.
 
     Returns:
         The report. It does not depend on the number of workers.
@@ -133,7 +142,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     """Judge conversations or rows of ids, slice by slice, and then what only the whole input shows."""
     examination = context.examination(opened, LossOn.of(how.loss_on), how.max_length, how.evidence)
     counters = Counters(examination.max_evidence)
-    copies = _copies(opened, examination, how)
+    held_out, validation = _held_out(opened, examination, how)
     how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
     for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
         counters.merge(part)
@@ -141,7 +150,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
         # The number of rows in a file of lines is not known, the share of its bytes is.
         if how.sample is None and (fraction := opened.fraction_read(counters.sums["tokens"])):
             how.progress.reached(fraction)
-    copies.finish(counters, opened.splits)
+    data.leaks(counters, held_out, opened.splits, (opened.name, validation))
     # A wrong pattern or an empty file must not be reported as "nothing found".
     if not counters.sums["rows"]:
         raise InputError(f"{opened.name}: contains no rows; check the path")
@@ -156,7 +165,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
         description |= {"sample": how.sample, "seed": how.seed}
     asked = {
         "over-long": how.max_length is not None,
-        "validation-leak": how.validation is not None or is_split(opened.splits),
+        "validation-leak": how.validation is not None or data.is_split(opened.splits),
     }
     conditions = context.conditions(
         opened.kind,
@@ -167,25 +176,26 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     return counters, description, conditions
 
 
-def _copies(opened: Opened, examination: Examination, how: DiagnoseOptions) -> Copies:
-    """What finds leaks; rows of the validation data are already in it."""
+def _held_out(opened: Opened, examination: Examination, how: DiagnoseOptions) -> tuple[Counters | None, str]:
+    """The hashes of the validation data, if there are any, and their name."""
     if how.validation is None:
-        return Copies(opened.name)
+        return None, "validation"
     validation = open_input(how.validation, split=how.split, form=how.form)
     if validation.kind != opened.kind or opened.kind == "preferences":
         raise UsageError(
             f"{validation.name} holds {validation.kind} and {opened.name} {opened.kind}; validation data is compared "
             "with rows of the same kind, conversations or ids"
         )
-    copies = Copies(opened.name, validation.name)
     # Only their hashes are wanted, so the rules that need a renderer are left out.
     reader = replace(examination, opened=validation, renderer=None)
     how.progress.begin(f"reading {validation.name}", total=validation.count(), unit="rows")
-    parts = examine_slices(reader, validation.slices(), how.workers)
-    found = copies.read_validation(parts, how.progress)
+    found = Counters(0)
+    for part in examine_slices(reader, validation.slices(), how.workers):
+        found.merge(part)
+        how.progress.advance(part.sums["rows"])
     if not found.sums["rows"]:
         raise InputError(f"{validation.name}: contains no rows; check the path")
-    return copies
+    return found, validation.name
 
 
 def _judge_tokenizer(context: Context, max_evidence: int) -> Judged:

@@ -21,11 +21,6 @@ COLOURS: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "info"
 SHOWN = 3  # pieces of evidence of a finding in the terminal; JSON has all
 
 
-def render_finding(finding: Finding) -> RenderableType:
-    """One finding with its evidence."""
-    return Group(*_finding(finding))
-
-
 def render(report: Report) -> RenderableType:
     """The report, worst first."""
     parts: list[RenderableType] = [_head(report)]
@@ -80,9 +75,6 @@ def _finding(finding: Finding) -> Iterator[RenderableType]:
         yield Padding(Text(f"{_place_of(evidence)}: {_safe(evidence.note)}"), (0, 0, 0, 8))
         if evidence.window:
             yield Padding(_window(evidence), (0, 0, 0, 10))
-        # The table takes a screen, so it is shown for the first place only.
-        if evidence is finding.evidence[0] and _is_masked_wrongly(finding, evidence):
-            yield Padding(_comparison(evidence), (0, 0, 0, 10))
     more = finding.count - min(SHOWN, len(finding.evidence))
     if more > 0 and finding.evidence and finding.rows:  # a finding about the input as a whole has no places
         yield Padding(Text(f"and {more:,} more, in {finding.rows:,} rows", style="dim"), (0, 0, 0, 8))
@@ -133,27 +125,6 @@ def _window(evidence: Evidence) -> Text:
         text.append(visible(token.text) or "∅", style=f"{style} underline" if at == evidence.mark else style)
         text.append(" ")
     return text
-
-
-def _is_masked_wrongly(finding: Finding, evidence: Evidence) -> bool:
-    """Whether the finding is about the mask, and the mask of the tokens shown is wrong."""
-    rule = RULES.get(finding.rule)
-    wrong = any(token.expected is not None and token.expected != token.trained for token in evidence.window)
-    return rule is not None and "mask" in rule.needs and wrong
-
-
-def _comparison(evidence: Evidence) -> Table:
-    """The mask of a row beside the one expected by its format, token by token: what colours say, also without them."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("token", "role", "mask", "should be"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
-    word_of = {None: "?", True: "trained", False: "."}
-    for token in evidence.window:
-        wrong = token.expected is not None and token.expected != token.trained
-        text = Text(visible(token.text) or "∅")
-        style = "bold" if wrong else "bright_black"
-        table.add_row(text, token.role or "", word_of[token.trained], word_of[token.expected], style=style)
-    return table
 
 
 def _judged(report: Report) -> str:

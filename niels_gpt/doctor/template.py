@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -26,12 +25,6 @@ STOP_STYLE: Final = f"{STYLES['sampled']} bold underline"
 _MARGIN: Final = " " * 16  # before what belongs to a status
 _WIDTH: Final = 80 - len(_MARGIN)  # columns beside the margin: a page has 80, and a paragraph may name a hundred kinds
 _LEGEND: Final[tuple[Colour, ...]] = ("sampled", "context", "label", "scaffold")
-_VARIANTS: Final = {
-    "": "alone",
-    ", system": "with a system message",
-    ", tools": "with tools",
-    ", system, tools": "with both",
-}
 
 
 def summary(report: TemplateReport) -> Iterator[Text]:
@@ -73,41 +66,13 @@ def summary(report: TemplateReport) -> Iterator[Text]:
 
 
 def _lines(report: TemplateReport, status: Status) -> Iterator[Text]:
-    """What has a status: kinds of conversations; for all but the proven ones under the reason why."""
-    if status == "proven":
-        for line in _kinds(report, report.of(status)):
-            yield Text(f"{_MARGIN}{line}")
-        return
-    for reason, results in report.reasons(status).items():
+    """Under each reason why probes are not proven, their names; the proven ones are only counted."""
+    for reason, results in report.reasons(status).items() if status != "proven" else ():
         for line in textwrap.wrap(f"{_safe(reason)} ({len(results)})", _WIDTH, break_long_words=False):
             yield Text(f"{_MARGIN}{line}")
-        for line in _kinds(report, results, indent="    "):
-            yield Text(f"{_MARGIN}{line}", style="dim")
-
-
-def _kinds(report: TemplateReport, results: Sequence[ProbeResult], indent: str = "") -> Iterator[str]:
-    """The kinds of some results, a paragraph for each set of variants: `only with tools: one turn; a call`."""
-    of_kind = Counter(_kind(result) for result in report.results)
-    variants: dict[str, list[str]] = {}
-    for result in results:
-        kind = _kind(result)
-        variants.setdefault(kind, []).append(_VARIANTS[result.probe.name.removeprefix(kind)])
-    # "a call" with two of its four variants and "two turns" with all four become
-    # {"": ["two turns"], "with tools, with both": ["a call"]}.
-    by_variants: dict[str, list[str]] = {"": []}
-    for kind, some in variants.items():
-        by_variants.setdefault("" if len(some) == of_kind[kind] else ", ".join(some), []).append(kind)
-    for names, kinds in by_variants.items():
-        text = _safe((f"only {names}: " if names else "") + "; ".join(kinds))
-        later = f"{indent}  "
-        yield from textwrap.wrap(
-            text, _WIDTH, initial_indent=indent, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
-        )
-
-
-def _kind(result: ProbeResult) -> str:
-    """The kind of conversation that a probe tests ("a call"): its name without "system" and "tools"."""
-    return result.probe.name.removesuffix(", tools").removesuffix(", system")
+        names = _safe("; ".join(result.probe.name for result in results))
+        for line in textwrap.wrap(names, _WIDTH - 4, break_long_words=False, break_on_hyphens=False):
+            yield Text(f"{_MARGIN}    {line}", style="dim")
 
 
 def _titled(title: str, text: str) -> Iterator[Text]:

@@ -114,7 +114,8 @@ def columns_of(rows: Sequence[Mapping[str, Any]], places: Places) -> tuple[Colum
     for name in ("input_ids", *KNOWN[len(IDS) :]):
         names = ids if name == "input_ids" else [name] * len(rows)
         found: list[Any] = [row.get(of) for row, of in zip(rows, names, strict=True)]
-        if all(values is None for values in found):
+        is_null = name == "input_ids" and any("input_ids" in row for row in rows)  # every row, which is a misfit
+        if all(values is None for values in found) and not is_null:
             continue
         # Weights of masks may be fractions; ids and labels may not.
         fractions = name in MASK_COLUMNS

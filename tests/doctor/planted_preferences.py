@@ -152,8 +152,8 @@ def edit(folder: Path, rule: str, every: int) -> None:
 
 def cases() -> list[Case]:
     return [
-        Case(rule, family, partial(made, rule, float(planted), family), planted, also)
+        Case(rule, family, partial(made, rule, share, family), share > 0, also)
         for rule, _, also in PLANTS
         for family in FAMILIES
-        for planted in (True, False)
+        for share in (1.0, 0.1, 0.0)
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from niels_gpt.doctor import examine as pool
 from niels_gpt.doctor.layouts.probes import PROBES
 from niels_gpt.errors import UsageError
 from tests.doctor.made import CHATML, Row, as_rows, assistant, chats, model, rows, samples, template_of, user
-from tests.doctor.test_reading import as_jsonl, as_parquet
+from tests.doctor.test_reading import as_jsonl
 
 # Writes as ChatML does, unless a message shouts.
 SHOUTS = CHATML.replace("m.content +", "(m.content | lower if 'LOUD' in m.content else m.content) +")
@@ -36,55 +35,42 @@ def own(n: int = 12, loud: tuple[int, ...] = (3, 7)) -> list[Row]:
     return as_rows(made)
 
 
-def test_a_difference_that_no_probe_shows_is_found_in_the_conversations(
-    sides: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_difference_that_no_probe_shows_is_found(sides: tuple[Path, Path], tmp_path: Path) -> None:
     assert diagnose(*sides).findings == ()
+    assert diagnose(*sides, chats=own(loud=())).findings == ()
     path = as_jsonl(own(), tmp_path)
     report = diagnose(*sides, chats=path)
     finding = report.finding("template-drift")
     assert finding is not None
     assert report.rules() == ["template-drift"]
     assert (finding.rows, finding.details) == (2, {"conversations": 2, "probes": 0})
-    assert report.rows == 12 + len(PROBES)
+    assert (report.rows, report.source["conversations"]) == (12 + len(PROBES), 12)
     assert [(one.row, one.where, one.message) for one in finding.evidence] == [(3, f"{path}:4", 2), (7, f"{path}:8", 2)]
     evidence = finding.evidence[0]
     assert evidence.mark is not None
     assert evidence.window[evidence.mark].text.strip().startswith("L")
-    assert (report.source["chats"], report.source["conversations"]) == (str(path), 12)
-
-
-def test_the_two_agree_on_conversations_without_a_difference(sides: tuple[Path, Path]) -> None:
-    report = diagnose(*sides, chats=own(loud=()))
-    assert report.findings == ()
 
 
 def test_what_the_probes_show_is_counted_apart(sides: tuple[Path, Path], tmp_path: Path) -> None:
     loose = template_of("qwen2.5").replace("'\n' + m.content", "'\n\n' + m.content")
-    two = model(tmp_path / "two", "qwen2.5", template=loose)
-    finding = diagnose(sides[0], two, chats=own()).finding("template-drift")
+    finding = diagnose(sides[0], model(tmp_path / "two", "qwen2.5", template=loose), chats=own()).finding(
+        "template-drift"
+    )
     assert finding is not None
     assert finding.details["conversations"] == 12
-    assert 0 < finding.details["probes"] <= len(PROBES)
-    assert finding.rows == sum(finding.details.values())
+    assert 0 < finding.details["probes"] == finding.rows - 12
 
 
-@pytest.mark.parametrize("form", [as_jsonl, as_parquet])
-def test_workers_change_nothing(
-    form: Any, sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_workers_and_broken_rows_change_nothing_for_the_others(
+    sides: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "SECONDS_BEFORE_WORKERS", 0.0)
-    path = form(own(600, (3, 300, 599)), tmp_path)
-    one, two = (json.dumps(diagnose(*sides, chats=path, workers=workers).to_json()) for workers in (1, 2))
-    assert one == two
-    assert json.loads(one)["findings"][0]["rows"] == 3
-
-
-def test_a_broken_row_is_a_finding_and_the_others_are_compared(sides: tuple[Path, Path]) -> None:
-    given = own()
+    given = own(600, (3, 300, 599))
     given[5] = {"messages": "no"}
-    report = diagnose(*sides, chats=given)
-    assert sorted(report.rules()) == ["template-drift", "unusable-row"]
+    path = as_jsonl(given, tmp_path)
+    one, two = (diagnose(*sides, chats=path, workers=workers) for workers in (1, 2))
+    assert json.dumps(one.to_json()) == json.dumps(two.to_json())
+    assert {finding.rule: finding.rows for finding in one.findings} == {"template-drift": 3, "unusable-row": 1}
 
 
 def test_conversations_need_two_sides_and_must_be_some(sides: tuple[Path, Path]) -> None:

@@ -180,6 +180,7 @@ def test_rows_in_memory_may_hold_arrays(tmp_path: Path) -> None:
     ("row", "rule"),
     [
         ({"labels": [1, 2]}, "unusable-row"),
+        ({"input_ids": None, "labels": [1]}, "unusable-row"),
         ({"tokens": [], "labels": []}, "empty-row"),
         ({"input_ids": []}, "empty-row"),
         ({"input_ids": "x"}, "unusable-row"),

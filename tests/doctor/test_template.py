@@ -74,7 +74,8 @@ def report(template: str) -> TemplateReport:
 
 
 def test_chatml_is_proven(run_cli: Run, tmp_path: Path) -> None:
-    done = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML))
+    folder = model(tmp_path / "chatml", CHATML)
+    done = run_cli("doctor", "template", folder)
     assert done.returncode == 0, done.stderr  # with a line of progress on a slow machine
     assert "full attribution on all" in done.stdout
     lines = [line.strip() for line in done.stdout.splitlines()]
@@ -82,31 +83,19 @@ def test_chatml_is_proven(run_cli: Run, tmp_path: Path) -> None:
     # The example: its header outside of the sampled span, its stop inside of it, and how the start is known.
     assert lines[at + 1 : at + 4] == ["<|im_start|>assistant⏎", "⟦A river, and⏎", 'a "bridge".<|im_end|>⟧⏎']
     assert "message 1: the generation prompt is a prefix; ends in <|im_end|>" in lines
-    assert any(line.startswith("stops") and "<|im_end|>" in line for line in lines)
-
-
-def test_which_tokens_end_a_turn(run_cli: Run, tmp_path: Path) -> None:
-    """Where answers end with a token that is no stop, the report says which are, and where to add one."""
-    plain = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML))
-    assert "stop tokens     <|im_end|> (eos, and those of generation_config.json)" in plain.stdout
-    assert "add its id to eos_token_id" not in plain.stdout
-    done = run_cli("doctor", "template", model(tmp_path / "other", WITHOUT_STOP))
-    assert done.returncode == 1
-    assert "no stop token follows message 1" in " ".join(done.stdout.split())
-    assert "add its id to eos_token_id in generation_config.json" in " ".join(done.stdout.split())
-    found = json.loads(run_cli("doctor", "template", tmp_path / "other", "--json").stdout)
-    assert found["stop_tokens"] == ["<|im_end|>"]
+    assert "stop tokens     <|im_end|> (eos, and those of generation_config.json)" in done.stdout
+    isolated = run_cli("doctor", "template", folder, "--isolate")
+    assert (isolated.returncode, "full attribution" in isolated.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("template", [STOP_BEHIND, INDICES], ids=["stop behind", "indices"])
-def test_stops_are_proven_wherever_the_template_writes_them(template: str, tmp_path: Path, run_cli: Run) -> None:
+def test_stops_are_proven_wherever_the_template_writes_them(template: str) -> None:
     found = report(template)
     assert found.passed
     assert set(found.stops) == {"<|im_end|>"}
     for result in found.of("proven"):
         stops = [piece.text for piece in result.pieces if piece.kind == Kind.STOP]
         assert stops == ["<|im_end|>"] * sum(message["role"] == "assistant" for message in result.probe.messages)
-    assert run_cli("doctor", "template", model(tmp_path / "model", template)).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -122,33 +111,29 @@ def test_a_final_stop_is_proposed_where_answers_lack_one(
     assert before.final_stop == stop
     said = " ".join(run_cli("doctor", "template", folder).stdout.split())
     assert ("proposed --renderer-option final_stop='<|im_end|>'" in said) == bool(stop)
+    assert ("add its id to eos_token_id in generation_config.json" in said) == (template == WITHOUT_STOP)
     if stop:
         option = ("--renderer-option", f"final_stop={stop}")
         after = json.loads(run_cli("doctor", "template", folder, *option, "--json").stdout)
         assert after["counts"]["partial"] < before.counts["partial"]
-        assert after["final_stop"] == ""
+        assert (after["final_stop"], after["stop_tokens"]) == ("", ["<|im_end|>"])
 
 
-def test_probes_that_are_attributed_each_by_itself_are_counted(run_cli: Run, tmp_path: Path) -> None:
-    """What this template writes between two texts depends on the texts, so that no stand-ins answer for others."""
+def test_probes_attributed_each_by_itself_are_counted(run_cli: Run, tmp_path: Path) -> None:
+    """What this template writes between two texts depends on the texts, so that one probe says nothing of another."""
     folder = model(tmp_path / "model", CHATML.replace("m.content", "'~' * m.content | length + m.content"))
     done = run_cli("doctor", "template", folder)
     assert (done.returncode, "oracle          132 are attributed each by itself" in done.stdout) == (0, True)
-    routes = {probe["route"] for probe in json.loads(run_cli("doctor", "template", folder, "--json").stdout)["probes"]}
-    assert routes == {"oracle"}
 
 
 def test_an_answer_that_comes_first_is_proven() -> None:
     result = next(result for result in report(CHATML).results if result.probe.name == "assistant first")
     assert result.status == "proven"
-    assert [(piece.msg, piece.kind) for piece in result.pieces][:3] == [
-        (0, Kind.TEMPLATE),
-        (0, Kind.REPLY),
-        (0, Kind.STOP),
-    ]
+    kinds = [(piece.msg, piece.kind) for piece in result.pieces][:3]
+    assert kinds == [(0, Kind.TEMPLATE), (0, Kind.REPLY), (0, Kind.STOP)]
 
 
-def test_a_rendering_that_is_not_what_the_proof_says_is_partial(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rendering_unlike_the_proof_is_partial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two ways are compared: here the one that users get gives a stop to the wrong message."""
     renderer = TemplateRenderer(open_encoder(folder_of("chatml")), template=CHATML)
     probe = Probe("", ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}))
@@ -164,55 +149,39 @@ def test_a_rendering_that_is_not_what_the_proof_says_is_partial(monkeypatch: pyt
 def test_an_answer_that_quotes_the_question_is_partial(run_cli: Run, tmp_path: Path) -> None:
     folder = model(tmp_path / "quotes", QUOTES)
     done = run_cli("doctor", "template", folder)
-    assert done.returncode == 1
-    assert "message 1 holds data of message 0" in done.stdout
+    assert (done.returncode, "message 1 holds data of message 0" in done.stdout) == (1, True)
     assert "partial:" in done.stdout.splitlines()[-1]
     found = json.loads(run_cli("doctor", "template", folder, "--json").stdout)
     assert (found["passed"], found["counts"]["partial"] > 0) == (False, True)
     names = [name for some in found["reasons"]["partial"].values() for name in some]
-    assert "one turn" in names
-    assert "only a user" not in names
+    assert ("one turn" in names, "only a user" in names) == (True, False)
 
 
 def test_refusals_are_no_failure_but_nothing_rendered_is(run_cli: Run, tmp_path: Path) -> None:
     found = report(ONLY_USERS)
     assert found.passed
-    assert found.counts["refused"] > 0
     ((reason, results), *_) = found.reasons("refused").items()
     assert "only users" in reason
     names = [result.probe.name for result in results]
     assert ("one turn, system" in names, "one turn" in names) == (True, False)
-    summary = " ".join(run_cli("doctor", "template", model(tmp_path / "users", ONLY_USERS)).stdout.split())
-    assert "only with a system message, with both: one turn;" in summary
     done = run_cli("doctor", "template", model(tmp_path / "never", "{{ raise_exception('never') }}"))
-    assert done.returncode == 1
-    assert "refuses every probe" in done.stdout
-
-
-def test_what_the_sandbox_forbids_is_a_refusal() -> None:
-    """Of the conversations that lead to it; the others are rendered."""
-    found = report("{% if tools %}{{ tools.append(1) }}{% endif %}" + CHATML)
-    assert found.counts["proven"] > 50
-    assert any("not allowed" in reason for reason in found.reasons("refused"))
-
-
-def test_a_stranger_s_template_is_judged_in_its_own_process(run_cli: Run, tmp_path: Path) -> None:
-    done = run_cli("doctor", "template", model(tmp_path / "chatml", CHATML), "--isolate")
-    assert (done.returncode, "full attribution" in done.stdout) == (0, True)
+    assert (done.returncode, "refuses every probe" in done.stdout) == (1, True)
+    forbidden = report("{% if tools %}{{ tools.append(1) }}{% endif %}" + CHATML)
+    assert forbidden.counts["proven"] > 50
+    assert any("not allowed" in reason for reason in forbidden.reasons("refused"))
 
 
 def test_probes_can_be_chosen_and_all_be_shown(run_cli: Run, tmp_path: Path) -> None:
     folder = model(tmp_path / "chatml", CHATML)
     shown = run_cli("doctor", "template", folder, "--probe", "two turns, system").stdout
-    assert shown.count("── 4 assistant ──") == 1
-    assert "one turn, tools" not in shown
+    assert (shown.count("── 4 assistant ──"), "one turn, tools" in shown) == (1, False)
     every = run_cli("doctor", "template", folder, "--all").stdout
     assert all(result.probe.name in every for result in report(CHATML).results)
     wrong = run_cli("doctor", "template", folder, "--probe", "two turn")
     assert (wrong.returncode, "did you mean 'two turns'?" in wrong.stderr) == (2, True)
 
 
-def test_another_template_and_its_variables(run_cli: Run, tmp_path: Path) -> None:
+def test_another_template_and_its_variables_are_judged(run_cli: Run, tmp_path: Path) -> None:
     folder, file = model(tmp_path / "chatml", CHATML), tmp_path / "other.jinja"
     file.write_text(QUOTES)
     assert run_cli("doctor", "template", folder, "--template", file).returncode == 1
@@ -231,13 +200,11 @@ def test_another_template_and_its_variables(run_cli: Run, tmp_path: Path) -> Non
 )
 def test_mistakes_are_one_line_and_an_exit_code(run_cli: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
     done = run_cli("doctor", "template", *arguments)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
 
 
-def test_data_of_that_name_is_still_examined(tmp_path: Path) -> None:
+def test_data_named_template_is_still_examined(tmp_path: Path) -> None:
     """The word `template` alone is the command; a path is not."""
     (tmp_path / "template").mkdir()
     done = in_a_process("doctor", str(tmp_path / "template"))
-    assert done.returncode == 3
-    assert "probe conversations" not in done.stdout
+    assert (done.returncode, "probe conversations" in done.stdout) == (3, False)

@@ -29,7 +29,7 @@ import numpy as np
 
 from niels_gpt.doctor.layouts.headers import facts_of_headers
 from niels_gpt.doctor.layouts.layout import Ids, Layout
-from niels_gpt.doctor.layouts.probes import WITH_SYSTEM, WITHOUT_SYSTEM, AnyRenderer, assistant, render_probes, user
+from niels_gpt.doctor.layouts.probes import AnyRenderer, assistant, render_probes, user
 from niels_gpt.doctor.layouts.turns import rows_of, turns_of
 from niels_gpt.doctor.rows import ASSISTANT, ROLES, covered
 from niels_gpt.errors import MessageError
@@ -55,9 +55,7 @@ def infer_layout(renderer: AnyRenderer) -> Layout:
     probes = render_probes(renderer)
     shown = [rendered for rendered in probes.values() if isinstance(rendered, RenderedTokens)]
     layout = _layout_of_attributions(renderer, shown)
-    layout = _with_facts_of_turns(
-        layout, renderer.encoder, shown, [probes[name] for name in (WITHOUT_SYSTEM, WITH_SYSTEM)]
-    )
+    layout = _with_facts_of_turns(layout, renderer.encoder, shown)
     reason = _untrusted_because(layout, shown)
     if reason:  # try the other reading: only the last part of an answer has the stop
         joined = replace(layout, joins_parts=True)
@@ -88,7 +86,6 @@ def layout_without_template(encoder: PieceEncoder) -> Layout:
         serving_stops=frozenset(encoder.stop_ids),
         think=None if think is None or end_of_think is None else (think, end_of_think),
         white_bytes=np.array([0 if token.strip() else len(token) for token in spelt], dtype=np.int64),
-        names={token: text for text, token in encoder.added_ids.items()},
         trusted=False,
         untrusted_because=NO_TEMPLATE,
     )
@@ -249,47 +246,20 @@ def _is_headerless(renderer: AnyRenderer, stops: Ids) -> bool:
 # ---- what the turns show that the layout so far finds in the ids of the probes
 
 
-def _with_facts_of_turns(
-    layout: Layout,
-    encoder: PieceEncoder,
-    shown: Sequence[RenderedTokens],
-    two_turns: Sequence[RenderedTokens | MessageError],
-) -> Layout:
-    """The layout with these facts.
-
-    Args:
-        two_turns: the same two turns without and with a system message before them.
-    """
+def _with_facts_of_turns(layout: Layout, encoder: PieceEncoder, shown: Sequence[RenderedTokens]) -> Layout:
+    """The layout with these facts."""
     rows = rows_of([rendered.token_ids for rendered in shown])
     answers = turns_of(layout, rows).assistants
     # gpt-oss samples the opener between two parts of one answer, in all probes that have several parts.
     between = answers.start[answers.resumed]
     repeats_opener = len(between) > 0 and bool(_sampled(shown)[between].all())
-    layout = replace(layout, repeats_opener=repeats_opener, moves_system=_moves_system(layout, two_turns))
+    layout = replace(layout, repeats_opener=repeats_opener)
     headers = facts_of_headers(layout, rows)
     if repeats_opener:
         begins = {opener[0] for role, opener in layout.openers if role == ASSISTANT}
         words = [int(encoder.encode_pieces([name], [False])[0][0]) for name in _OWN_TOOLS]
         headers = replace(headers, pairs=headers.pairs | {(first, word) for first in begins for word in words})
     return replace(layout, headers=headers)
-
-
-def _moves_system(layout: Layout, rendered: Sequence[RenderedTokens | MessageError]) -> bool:
-    """Whether a system message changes the ids of the last user turn and not those of the first one.
-
-    Args:
-        rendered: the same two turns without and with a system message before them.
-    """
-    contents = []
-    for one in rendered:
-        if isinstance(one, MessageError):
-            return False
-        ids = np.array(one.token_ids)
-        turns = turns_of(layout, rows_of([ids.tolist()]))
-        users = turns.select(turns.role == ROLES.index("user"))
-        contents.append([ids[low:high].tolist() for low, high in zip(users.body, users.end, strict=True)])
-    without, with_system = contents
-    return len(without) == len(with_system) == 2 and without[0] == with_system[0] and without[1] != with_system[1]
 
 
 def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:

@@ -86,11 +86,10 @@ class Layout:
         joins_parts: an assistant's opener continues the turn before it if that has no stop, because only the last part
             of an answer has one (Inkling).
         headerless: an assistant turn that is the first, or follows another one, has no opener (DeepSeek-V3.1).
-        moves_system: system texts are written into the last user turn, so history does not show them (Mistral).
 
         vocab_size: all ids are below it.
         controls: control tokens, which no ordinary text is encoded as.
-        names: text of added tokens, by id.
+        names: of sentinels, by id, which have no other text.
         bos, pad: the tokenizer's own beginning-of-text and padding tokens.
         serving_stops: all ids that serving stops at.
         think: ids of `<think>` and `</think>`, where each is one token.
@@ -121,7 +120,6 @@ class Layout:
     repeats_opener: bool = False
     joins_parts: bool = False
     headerless: bool = False
-    moves_system: bool = False
     names: Mapping[int, str] = field(default_factory=dict)
     trusted: bool = True
     untrusted_because: str = ""

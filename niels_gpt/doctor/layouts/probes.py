@@ -52,14 +52,12 @@ def result(text: str, name: str = "weather", *, id: str = "") -> dict[str, Any]:
 
 _SYSTEM: Final = {"role": "system", "content": "Answer like a lighthouse."}
 _TWO_TURNS: Final = [user("Where is it?"), assistant("In the north"), user("And now"), assistant("There it stays.")]
-WITHOUT_SYSTEM: Final = "two turns"
-WITH_SYSTEM: Final = "a system message and two turns"
 
 # Name, messages, tools. Names are stable because reports of drift name the probe.
 PROBES: Final[tuple[Probe, ...]] = (
-    (WITHOUT_SYSTEM, _TWO_TURNS, None),
+    ("two turns", _TWO_TURNS, None),
     ("a system message", [_SYSTEM, user("Hello"), assistant("Good evening")], None),
-    (WITH_SYSTEM, [_SYSTEM, *_TWO_TURNS], None),
+    ("a system message and two turns", [_SYSTEM, *_TWO_TURNS], None),
     (
         "reasoning",
         [

@@ -7,7 +7,7 @@ The modules beside it judge, a subject each, and report hits under the ids of th
     turn_ends.py how answers end             calls.py        tool calls
     masks.py     which tokens are trained    preferences.py  chosen and rejected, labels, ranks
     packing.py   several texts in a row      tokenizers.py   a tokenizer and its template
-    vocabulary.py ids of another tokenizer   drift.py        two of them
+    vocabulary.py ids of another tokenizer   ../comparing.py two of them
 
 To add a rule: docs/add_a_rule.md.
 """

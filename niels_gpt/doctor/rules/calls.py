@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.rows import ChatRow, Fault, texts_of
-from niels_gpt.errors import shown
 
 SHOWN: Final = 6  # names in a note
 DECLARING: Final = "rows that declare tools"
@@ -38,7 +37,7 @@ def _not_offered(chat: ChatRow) -> Iterable[Fault]:
 
 
 def _unknown_arguments(chat: ChatRow) -> Iterable[Fault]:
-    """Arguments under names that the tool's parameters do not have, missing ones, and values of other types."""
+    """Arguments under names that the tool's parameters do not have, and missing ones."""
     if not chat.tools:
         return
     declared = _declared(chat)
@@ -133,39 +132,7 @@ def _argument_fault(parameters: Mapping[str, Any], arguments: Mapping[str, Any])
         known = ", ".join(map(str, list(properties)[:SHOWN]))
         return f"no parameter {', '.join(map(repr, unknown[:SHOWN]))}; it has {known}"
     missing = [key for key in required if key not in arguments] if isinstance(required, list) else []
-    if missing:
-        return f"the required {', '.join(map(repr, missing[:SHOWN]))} is missing"
-    faults = (_value_fault(key, properties[key], value) for key, value in arguments.items() if key in properties)
-    return next((fault for fault in faults if fault), None)
-
-
-# The types of JSON schema, and what holds a value of them; Gemini writes them in capitals.
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "array": (list, tuple),
-    "object": (Mapping,),
-}
-
-
-def _value_fault(key: str, schema: Any, value: Any) -> str | None:
-    """How a value violates the type or the list of values of its parameter, in words; `None` if it fits, or is null."""
-    if not isinstance(schema, Mapping) or value is None:
-        return None
-    kinds = schema.get("type")
-    names = [str(kind).lower() for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind is not None]
-    if names and all(name in _TYPES or name == "null" for name in names):
-        wanted = tuple(made for name in names for made in _TYPES.get(name, ()))
-        whole = isinstance(value, float) and value.is_integer() and int in wanted  # 3.0 is an integer of JSON schema
-        fits = isinstance(value, wanted) and (not isinstance(value, bool) or bool in wanted)
-        if not fits and not whole:
-            return f"{key!r} is {shown(value)}; its type is {' or '.join(names)}"
-    values = schema.get("enum")
-    if isinstance(values, list) and any(one is not None for one in values) and value not in values:
-        return f"{key!r} is {shown(value)}; allowed are {', '.join(map(shown, values[:SHOWN]))}"
-    return None
+    return f"the required {', '.join(map(repr, missing[:SHOWN]))} is missing" if missing else None
 
 
 def _fault(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -83,6 +84,7 @@ def _check_lengths(view: View) -> None:
         _count_losses(view, long, limit)
 
 
+HELD_OUT: Final = ("val", "test", "eval", "dev")  # how splits for validation are named
 POLICIES: Final = ("head", "tail", "drop_partial_turn", "skip")
 
 
@@ -160,6 +162,46 @@ def duplicates(counters: Counters, source: str) -> None:
         for at in copies[: counters.max_evidence].tolist()
     ]
     counters.add("duplicate-row", evidence, count=len(copies), rows=len(copies))
+
+
+def leaks(counters: Counters, held_out: Counters | None, splits: Mapping[str, int], names: tuple[str, str]) -> None:
+    """Find rows that validation data hold as well, by their hashes; called after the last row.
+
+    Without validation data the splits for validation of a dataset are held against its other ones::
+
+        row      v0  v1  t0  t1  t2      v validation, t input
+        hash     7   3   5   3   5       t1 is a leak: v1 is the same
+
+    Args:
+        held_out: of the validation data, if there are any.
+        splits: rows of each split of the input, in order.
+        names: of the input, and of the validation data.
+    """
+    if not counters.hashes:
+        return
+    hashes, numbers = np.concatenate(counters.hashes), np.concatenate(counters.numbers)
+    if held_out is not None:
+        others, other_numbers = np.concatenate(held_out.hashes), np.concatenate(held_out.numbers)
+    elif is_split(splits):
+        # Splits of 3 and 2 rows have the numbers 0 1 2 and 3 4, and ends 3 5: number 3 is of the split at
+        # searchsorted(.., 3, right) = 1.
+        is_held_out = np.array([name.startswith(HELD_OUT) for name in splits])
+        chosen = is_held_out[np.searchsorted(np.cumsum(list(splits.values())), numbers, side="right")]
+        others, other_numbers = hashes[chosen], numbers[chosen]
+        hashes, numbers = hashes[~chosen], numbers[~chosen]
+    else:
+        return
+    found = np.flatnonzero(np.isin(hashes, others))
+    evidence = []
+    for at in found[: counters.max_evidence].tolist():
+        note = f"the same as row {int(other_numbers[np.argmax(others == hashes[at])])} of {names[1]}"
+        evidence.append(Evidence(int(numbers[at]), f"{names[0]} row {int(numbers[at])}", note))
+    counters.add("validation-leak", evidence, count=len(found), rows=len(found))
+
+
+def is_split(splits: Mapping[str, int]) -> bool:
+    """Whether some of these splits are for validation and others are not."""
+    return len({name.startswith(HELD_OUT) for name in splits}) == 2
 
 
 def hash_rows(view: View) -> None:

@@ -22,7 +22,6 @@ from niels_gpt.sources.preference_files import record_to_preference
 LEAST_SURE: Final = 4.0
 LEAST_RATIO: Final = 1.1
 GROUPS_AT_ONCE: Final = 2048
-_SIDES: Final = ("best", "worst")
 
 
 def check(numbers: Int64s, records: Sequence[Record | Rejected], form: str, counters: Counters) -> None:
@@ -42,8 +41,6 @@ def check(numbers: Int64s, records: Sequence[Record | Rejected], form: str, coun
         lengths = [sum(map(_characters, one.messages)) for one in read.completions]
         if others:  # from the best to the worst
             _add_pairs(np.array([lengths[0]]), np.array([lengths[-1]]), counters)
-        elif first.label is not None:
-            _add_labelled(np.array(lengths), np.array([first.label]), counters)
 
 
 def _characters(message: Message) -> int:
@@ -67,8 +64,6 @@ def check_stored(dataset: Dataset, splits: Sequence[str], max_length: int | None
                 lengths = np.array([len(one) for one in group.ids]) - int(group.records["prompt_length"][0])
                 if len(lengths) > 1:
                     _add_pairs(lengths[:1], lengths[-1:], counters)
-                elif group.records["label"][0] >= 0:  # -1 where it is not labelled
-                    _add_labelled(lengths, group.records["label"] > 0, counters)
         base += int(opened.begins[-1])  # rows are numbered through all splits
 
 
@@ -91,61 +86,23 @@ def _add_pairs(best: Int64s, worst: Int64s, counters: Counters) -> None:
     sums["pairs: best longer"] += int((difference > 0).sum())
     sums["pairs: difference"] += int(difference.sum())
     sums["pairs: squares"] += int((difference**2).sum())
-    for name, lengths in zip(_SIDES, (best, worst), strict=True):
-        sums[f"pairs: {name}"] += int(lengths.sum())
-
-
-def _add_labelled(
-    lengths: Int64s, desirable: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], counters: Counters
-) -> None:
-    for name, chosen in zip(_SIDES, (desirable, ~desirable), strict=True):
-        counters.sums[f"labelled {name}"] += int(chosen.sum())
-        counters.sums[f"labelled {name}: length"] += int(lengths[chosen].sum())
-        counters.sums[f"labelled {name}: squares"] += int((lengths[chosen] ** 2).sum())
+    sums["pairs: best"] += int(best.sum())
+    sums["pairs: worst"] += int(worst.sum())
 
 
 def finish(counters: Counters, name: str | Path) -> None:
-    """Judge, over all pairs or labels, whether the length of a completion predicts that it is preferred."""
-    for note in (_of_pairs(counters), _of_labels(counters)):
-        if note is not None:
-            counters.add("length-leakage", [Evidence(row=-1, where=str(name), note=note)], count=1, rows=0)
-
-
-def _of_pairs(counters: Counters) -> str | None:
-    """The note for pairs whose lengths differ systematically, by a test of the mean difference; else `None`."""
+    """Judge, over all pairs, whether the length of a side predicts that it is chosen: a test of the mean difference."""
     sums = counters.sums
     n = sums["pairs"]
     if n < 2:
-        return None
+        return
     mean = sums["pairs: difference"] / n
     variance = (sums["pairs: squares"] - n * mean**2) / (n - 1)
-    ratio = _ratio(sums["pairs: best"], sums["pairs: worst"])
-    if not _leaks(mean, variance / n, ratio):
-        return None
-    share = sums["pairs: best longer"] / n
-    return f"the chosen side is longer in {share:.1%} of {n:,} pairs; chosen sides are {ratio:.2f} times as long in all"
-
-
-def _of_labels(counters: Counters) -> str | None:
-    """The same for labelled completions: the mean lengths of the two labels are compared (Welch)."""
-    means, errors = [], 0.0
-    for name in _SIDES:
-        n, total = counters.sums[f"labelled {name}"], counters.sums[f"labelled {name}: length"]
-        if n < 2:
-            return None
-        means.append(total / n)
-        errors += (counters.sums[f"labelled {name}: squares"] - n * means[-1] ** 2) / (n - 1) / n
-    ratio = _ratio(means[0], means[1])
-    if not _leaks(means[0] - means[1], errors, ratio):
-        return None
-    return f"desirable completions are {ratio:.2f} times as long as undesirable ones, on average"
-
-
-def _ratio(one: float, other: float) -> float:
-    return one / other if other else math.inf
-
-
-def _leaks(difference: float, squared_error: float, ratio: float) -> bool:
-    large = ratio >= LEAST_RATIO or ratio <= 1 / LEAST_RATIO
+    ratio = sums["pairs: best"] / sums["pairs: worst"] if sums["pairs: worst"] else math.inf
     # Compared by squares: where all differences are equal, the error is 0, and rounding may make it negative.
-    return large and difference**2 >= LEAST_SURE**2 * max(squared_error, 0.0) and difference != 0
+    is_sure = mean != 0 and mean**2 >= LEAST_SURE**2 * max(variance / n, 0.0)
+    if not is_sure or 1 / LEAST_RATIO < ratio < LEAST_RATIO:
+        return
+    share = sums["pairs: best longer"] / n
+    note = f"the chosen side is longer in {share:.1%} of {n:,} pairs; chosen sides are {ratio:.2f} times as long in all"
+    counters.add("length-leakage", [Evidence(row=-1, where=str(name), note=note)], count=1, rows=0)
