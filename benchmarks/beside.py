@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import tml
 from benchmarks.corpus import Corpus
 from benchmarks.families import _blocks, alone, model_of
 from benchmarks.fresh import Block, Way, ratios, take_turns
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
-from tests.renderers import tml
 from tests.renderers.chats import Messages
 from tests.renderers.test_parity import differs
 
@@ -40,9 +40,8 @@ def measured(name: str, corpus: Corpus) -> list[str]:
     day = {"conversation_start_date": datetime.now(UTC).strftime("%Y-%m-%d")} if name == "gpt-oss" else {}
     renderer = FAMILIES[name](model, **day)  # gpt-oss' template always writes the day
     ways = {"ours": _ours(renderer), "encoder": alone(renderer)}
-    judged = next((label for label, case in tml.JUDGED.items() if case.family == name), None)
-    if judged is not None:
-        theirs, convert = tml.theirs(judged), tml.chat.OpenAIMessage.from_oss_messages
+    if name in tml.CLASSES:
+        theirs, convert = tml.theirs(name), tml.from_openai
         ways["tml-renderers"] = Way(
             lambda block: [theirs.render_for_sft(convert(messages)) for messages in block.chats]
         )
@@ -68,7 +67,7 @@ def measured(name: str, corpus: Corpus) -> list[str]:
         unlisted = sum(not equal and not known for equal, known in zip(same, listed, strict=True))
         differ = f" ({same.count(False)} differ, {unlisted} of them not listed)" if not all(same) else ""
         cells[way] = f"{rates[way]:,}{differ}"
-    cells["tml-renderers"] = f"{rates['tml-renderers']:,}" if judged is not None else ""
+    cells["tml-renderers"] = f"{rates['tml-renderers']:,}" if name in tml.CLASSES else ""
     return [name, *(cells.get(way, "") for way in COLUMNS)]
 
 

@@ -58,7 +58,7 @@ def _by_token(renderer: Qwen3Renderer, ids: list[int]) -> Callable[[], Any]:
 
 
 def _theirs(ids: list[int]) -> Callable[[], Any]:
-    from tests.renderers.tml import as_tml, theirs
+    from benchmarks.tml import question, theirs
 
-    asked = as_tml([{"role": "user", "content": "hello"}], None)
+    asked = question("hello")
     return lambda: theirs("qwen3").render_for_completion(asked)[1].parse_tokens(ids)

@@ -318,7 +318,7 @@ _LONG = re.compile(
 )
 # Modules that start no processes and still take longest: half a minute each, or more.
 _LONGEST = re.compile(
-    r"renderers/test_(parity|oracle|template|tml|parity_templates|properties|stream|tml_reading|template_bridges)\.py$"
+    r"renderers/test_(parity|template|template_judge|parity_templates|properties|stream|template_bridges)\.py$"
 )
 # Modules with tests of each official tokenizer, which one worker runs together.
 _BY_FOLDER = "test_(?:parity|template|template_bridges)"
@@ -417,8 +417,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             found = of_folder.match(nodeid)
-            if nodeid.partition("::")[0].rpartition("/")[2] in memory.VOCABULARIES_OF_TML:
-                return "tml-renderers"
             return f"folder {found[1]}" if found else str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)

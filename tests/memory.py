@@ -22,7 +22,6 @@ import pytest
 
 KEEP = 1_000_000_000  # bytes of resident memory above which shared objects are dropped
 GROWTH = 300_000_000  # and how much more than after the last time it must be
-VOCABULARIES_OF_TML = ("test_tml.py", "test_tml_reading.py")
 # Above these the run fails, so that it fits a laptop with 8 GB.
 MOST_OF_A_WORKER = 3_000_000_000
 MOST_OF_ALL = 6_000_000_000  # workers and what they start, shared pages counted once
@@ -41,12 +40,7 @@ def shared(function: F, most: int | None = None) -> F:
 
 
 def model_of(item: pytest.Item) -> Any:
-    """The tokenizer folder or the family that a parametrised test is about; `None` for other tests.
-
-    The two files with the vocabularies of tml-renderers count as one model: all their tests use all of these.
-    """
-    if item.path.name in VOCABULARIES_OF_TML:
-        return "tml-renderers"
+    """The tokenizer folder or the family that a parametrised test is about; `None` for other tests."""
     params = item.callspec.params if hasattr(item, "callspec") else {}
     return next((params[name] for name in ("folder", "family") if name in params), None)
 

@@ -76,7 +76,7 @@ def _samples(renderer: Family, chat: Chat) -> Iterator[str]:
     for number, (ids, mask) in enumerate(build_training_samples(renderer, chat.messages), 1):
         yield f"sample {number}"
         for trained, run in groupby(zip(ids, mask, strict=True), itemgetter(1)):
-            yield from _block("trained" if trained else "", renderer.encoder.decode([token for token, _ in run]))
+            yield from block("trained" if trained else "", renderer.encoder.decode([token for token, _ in run]))
 
 
 def _title(chat: Chat) -> str:
@@ -97,7 +97,7 @@ def _title(chat: Chat) -> str:
 def lines(pieces: Iterable[Piece]) -> Iterator[str]:
     """The lines of a rendering."""
     for text, message, kind in _joined(pieces):
-        yield from _block(f"{kind.name:9} {message if message >= 0 else '-':>2}", text)
+        yield from block(f"{kind.name:9} {message if message >= 0 else '-':>2}", text)
 
 
 def beside_template(family: str, template: Path, variables: dict[str, Any]) -> str:
@@ -138,10 +138,27 @@ _WRITTEN_BY = {
 }
 
 
-def _block(margin: str, text: str) -> Iterator[str]:
-    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-        yield f"{margin:12} | {_escaped(line)}"
-        margin = ""
+def block(margin: str, text: str) -> list[str]:
+    """The lines of a text beside a margin; none of an empty text."""
+    parts = re.findall(r"[^\n]*\n|[^\n]+", text)
+    return [f"{'' if at else margin:12} | {_escaped(line)}" for at, line in enumerate(parts)]
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The blocks of a file: margin and text."""
+    margin, inside = "", ""
+    for line in text.split("\n"):
+        begins, _, shown = line.partition(" | ")
+        if begins.strip():
+            if margin:
+                yield margin, inside
+            margin, inside = " ".join(begins.split()), ""
+        inside += re.sub(r"\\(\\|n|x20)", lambda found: _SPELLED[found[1]], shown)
+    if margin:
+        yield margin, inside
+
+
+_SPELLED = {"\\": "\\", "n": "\n", "x20": " "}
 
 
 def _joined(pieces: Iterable[Piece]) -> list[Piece]:

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.golden update [FAMILY ...]
+    python -m tests.golden update [FAMILY ... | templates | completions]
     python -m tests.golden compare FAMILY TEMPLATE.jinja [bos_token='<s>' enable_thinking=false ...]
 """
 
@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.values import name_and_value, option_value
-from tests.golden import beside_template, update
+from tests.golden import beside_template, by_template, completions, update
 
 
 def main() -> int:
@@ -28,8 +29,9 @@ def main() -> int:
     comparing.add_argument("variables", metavar="NAME=VALUE", nargs="*", help="for the template")
     given = parser.parse_args()
     if given.command == "update":
-        for family in given.families or FAMILIES:
-            update(family)
+        others: dict[str, Callable[[], None]] = {"templates": by_template.update, "completions": completions.update}
+        for name in given.families or [*FAMILIES, *others]:
+            others[name]() if name in others else update(name)
         return 0
     pairs = (name_and_value("NAME=VALUE", text) for text in given.variables)
     found = beside_template(given.family, given.template, {name: option_value(value) for name, value in pairs})

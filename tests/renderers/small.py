@@ -32,6 +32,15 @@ def family(name: str, **options: Any) -> Any:
     return renderer_of(name, *options.items())
 
 
+def made(source: str, **options: Any) -> TemplateRenderer:
+    """A renderer of a small template, by Qwen's tokenizer; answers end in `<|im_end|>`."""
+    return TemplateRenderer(folder_of("qwen3"), template=source, **{"stops": ("<|im_end|>",), **options})
+
+
+def system(text: str) -> dict[str, Any]:
+    return {"role": "system", "content": text}
+
+
 def user(text: str = "hello", **more: Any) -> dict[str, Any]:
     return {"role": "user", "content": text, **more}
 

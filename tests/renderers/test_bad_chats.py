@@ -13,7 +13,7 @@ from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.renderers.base import build_training_sample, build_training_samples
 from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from tests.renderers.chats import Messages
+from tests.renderers.chats import TOOLS, Messages
 from tests.renderers.sweeps import CHATML, families
 from tests.renderers.tiny_families import TOKENS, folder_of, renderer_of
 
@@ -63,13 +63,12 @@ ANYWHERE: dict[str, tuple[Any, str, str]] = {  # two of what tests/test_messages
 }
 
 
-@pytest.mark.parametrize("case", ANYWHERE)
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
-def test_refused_at_the_door(name: str, case: str) -> None:
-    messages, reason, told = ANYWHERE[case]
-    error = refusal(template() if name == "template" else renderer_of(name), messages)
-    assert error.reason == reason
-    assert told in str(error)
+def test_refused_at_the_door(name: str) -> None:
+    for messages, reason, told in ANYWHERE.values():
+        error = refusal(template() if name == "template" else renderer_of(name), messages)
+        assert error.reason == reason
+        assert told in str(error)
 
 
 # ---- what families refuse
@@ -133,7 +132,7 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
         [ASKED, calling(name="f", arguments={})],
         "unwritten",
         "message 1: tool_calls is not written",
-        ("chatml", "ngpt"),
+        ("chatml", "ngpt", "gemma", "llama-3.0", "raw"),
     ),
     "a late system message": (
         [ASKED, {"role": "system", "content": "s"}],
@@ -154,32 +153,25 @@ UNFIT: dict[str, tuple[Messages, str, str, tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize(("case", "family"), [(case, family) for case in UNFIT for family in UNFIT[case][3]])
-def test_refused_by_families(case: str, family: str) -> None:
-    messages, reason, told, _ = UNFIT[case]
-    error = refusal(renderer_of(family), messages)
-    assert error.reason == reason
-    assert told in str(error)
+@families
+def test_refused_by_families(family: str) -> None:
+    for messages, reason, told, of_families in UNFIT.values():
+        if family in of_families:
+            error = refusal(renderer_of(family), messages)
+            assert error.reason == reason
+            assert told in str(error)
 
 
-@pytest.mark.parametrize(
-    ("family", "arguments"),
-    [
-        *((family, {"k": {1, 2}}) for family in WITH_TOOLS),
-        *((family, {"k": object()}) for family in WITH_TOOLS),
-        *((family, "[" * 100_000 + "]" * 100_000) for family in WITH_TOOLS),
-        *((family, '{"k": "\\ud800"}') for family in BARE),
-        # What a table has in the place of a missing number; no reader of JSON takes it back.
-        *((family, {"k": number}) for family in WITH_TOOLS for number in (math.nan, -math.inf)),
-        *((family, {"k": [{"n": math.nan}]}) for family in WITH_TOOLS),
-        *((family, '{"k": NaN}') for family in WITH_TOOLS),
-        *((family, '{"k": 1e999}') for family in BARE),
-    ],
-    ids=lambda value: str(value)[:12],
-)
-def test_arguments_that_cannot_be_written(family: str, arguments: Any) -> None:
-    error = refusal(renderer_of(family), [ASKED, calling(name="f", arguments=arguments)])
-    assert str(error).startswith("message 1: tool_calls.0.function.arguments")
+# Sets and numbers that JSON has not, as tables write missing ones.
+UNWRITABLE = ({"k": {1, 2}}, {"k": math.nan}, {"k": [{"n": -math.inf}]}, "[" * 100_000 + "]" * 100_000, '{"k": NaN}')
+UNWRITABLE_BARE = ('{"k": "\\ud800"}', '{"k": 1e999}')  # in families that write arguments one by one
+
+
+@pytest.mark.parametrize("family", WITH_TOOLS)
+def test_arguments_that_cannot_be_written(family: str) -> None:
+    for arguments in (*UNWRITABLE, *(UNWRITABLE_BARE if family in BARE else ())):
+        error = refusal(renderer_of(family), [ASKED, calling(name="f", arguments=arguments)])
+        assert str(error).startswith("message 1: tool_calls.0.function.arguments")
 
 
 @families
@@ -188,6 +180,61 @@ def test_weights_that_are_none(family: str) -> None:
     for build in (build_training_sample, build_training_samples):
         with pytest.raises(MessageError, match=r"weight is -1\.0; expected a number of 0 or more"):
             build(renderer_of(family), messages)
+
+
+# ---- what single families refuse
+
+ANSWER, SYSTEM = {"role": "assistant", "content": "b"}, {"role": "system", "content": "s"}
+
+
+def asking(number: int = 1, content: str = "", **more: Any) -> dict[str, Any]:
+    call = {"id": ID, "function": {"name": "f", "arguments": {}}} | more
+    return {"role": "assistant", "content": content, "tool_calls": [call] * number}
+
+
+REFUSED: list[tuple[str, list[dict[str, Any]], Any, str, str]] = [
+    ("llama-3", [ASKED, asking(2)], None, "unwritten", "message 1: tool_calls is not written"),
+    ("llama-3", [ASKED, asking(content="b")], None, "unwritten", "message 1: content is not written ('b')"),
+    ("mistral", [ASKED, asking(content="b")], None, "unwritten", "message 1: content is not written ('b')"),
+    ("llama-3", [SYSTEM, ANSWER], TOOLS, "no_user_message", "message 1: no user speaks here"),
+    ("llama-3", [SYSTEM], TOOLS, "no_user_message", "message 1: no user speaks here"),
+    ("gemma", [SYSTEM], None, "no_user_message", "message 0: a system message and nothing else"),
+    ("mistral", [SYSTEM], None, "no_user_message", "message 0: a system message and nothing else"),
+    ("gemma", [ASKED, ANSWER, SYSTEM], None, "late_system", "message 2: a system message after others"),
+    ("mistral", [ASKED, SYSTEM], None, "late_system", "message 1: a system message after others"),
+    ("gemma", [ANSWER], None, "roles_do_not_alternate", "message 0: role is 'assistant' after nothing"),
+    ("gemma", [ASKED, ASKED], None, "roles_do_not_alternate", "message 1: role is 'user' after 'user'"),
+    (
+        "gemma",
+        [ASKED, ANSWER, ANSWER],
+        None,
+        "roles_do_not_alternate",
+        "message 2: role is 'assistant' after 'assistant'",
+    ),
+    (
+        "mistral",
+        [ASKED, asking(), RESULT, ASKED],
+        None,
+        "roles_do_not_alternate",
+        "message 3: role is 'user' after 'tool'",
+    ),
+    ("mistral", [ASKED, asking(id="call_1")], None, "wrong_call_id", "message 1: tool_calls.0.id is 'call_1'"),
+    ("mistral", [ASKED, asking(id="")], None, "wrong_call_id", "message 1: tool_calls.0.id is missing"),
+    (
+        "mistral",
+        [ASKED, asking(), {"role": "tool", "content": "r"}],
+        None,
+        "wrong_call_id",
+        "message 2: tool_call_id is missing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "messages", "tools", "reason", "told"), REFUSED)
+def test_refused_by_one_family(family: str, messages: Messages, tools: Any, reason: str, told: str) -> None:
+    error = refusal(renderer_of(family), messages, tools)
+    assert error.reason == reason
+    assert told in str(error)
 
 
 # ---- tools
@@ -207,7 +254,7 @@ WRONG_TOOLS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG_TOOLS)
-@pytest.mark.parametrize("family", WITH_TOOLS)
+@pytest.mark.parametrize("family", ["qwen3", "gpt-oss"])
 def test_tools_of_a_wrong_shape(family: str, case: str) -> None:
     tools, told = WRONG_TOOLS[case]
     for use in (
@@ -232,19 +279,19 @@ def test_tools_are_one_entry_per_conversation() -> None:
         renderer_of("qwen3").render_many([[ASKED], [ASKED]], tools=[None])
 
 
-@pytest.mark.parametrize("value", [{1, 2}, "\ud800", math.nan], ids=["set", "half a character", "no number"])
 @pytest.mark.parametrize("family", WITH_TOOLS)
-def test_tools_that_cannot_be_written(family: str, value: Any) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "description": value}}]
-    with pytest.raises(MessageError, match=r"tools\[0\]"):
-        renderer_of(family).render([ASKED], tools=tools)
+def test_tools_that_cannot_be_written(family: str) -> None:
+    for value in ({1, 2}, "\ud800", math.nan):
+        tools = [{"type": "function", "function": {"name": "f", "description": value}}]
+        with pytest.raises(MessageError, match=r"tools\[0\]"):
+            renderer_of(family).render([ASKED], tools=tools)
 
 
 # ---- tokenizers and options
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("other", ["qwen3", "glm-5", "kimi-k2", "ngpt"])
+@pytest.mark.parametrize("other", ["qwen3", "kimi-k2"])
 def test_the_tokenizer_of_another_family(family: str, other: str) -> None:
     if family == "raw" or family.startswith(CHATMLS if other == "qwen3" else other.split("-")[0]):
         assert create_renderer(folder_of(other), family).render_ids([ASKED])

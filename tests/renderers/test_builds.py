@@ -16,7 +16,7 @@ from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.errors import DataError, MessageError, UsageError
+from niels_gpt.errors import DataError, MessageError
 from niels_gpt.format.sft import serialize_chat_to_ids, sft_loss_mask_for_ids
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import LossOn, build_training_sample, loss_weights
@@ -92,25 +92,6 @@ def test_conversations_that_train_no_stop_are_counted(samples: str, tmp_path: Pa
     # these has a call, too, whose end is in another sample only where each turn has its own.
     openers = 3 if samples == "per-turn" else 2
     assert counted == {("glm-5", 0): 4, ("glm-5", 1): openers, ("glm-5", 2): 0, ("qwen3", 0): 0}
-
-
-def test_contents_alone_need_no_stop(tmp_path: Path) -> None:
-    on = LossOn(bodies_of_roles=frozenset({"user"}))
-    chats = [[user("a"), assistant("b", train=False)]]
-    build_episodes(chats, tmp_path / "e", encoder=RendererEncoder(family("glm-5"), on=on), val_frac=0, seed=1)
-    assert "changed" not in json.loads((tmp_path / "e" / "episodes.json").read_text())
-
-
-def test_a_damaged_mask_is_found(tmp_path: Path) -> None:
-    build_sft_cache(CHATS, str(tmp_path / "c"), tokenizer=family("qwen3"), val_frac=0, seed=1)
-    mask = tmp_path / "c" / "train_mask.bin"
-    mask.write_bytes(mask.read_bytes()[:-1] + b"\x07")
-    assert any("train_mask.bin" in line for line in verify_dataset(tmp_path / "c"))
-    mask.write_bytes(mask.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"train_mask\.bin"):
-        SFTExampleDataset(
-            *(str(tmp_path / "c" / f"train_{file}") for file in ("tokens.bin", "idx.npy")), T=8, device="cpu", eot_id=0
-        )
 
 
 def test_the_house_format_and_document_000_agree(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
@@ -205,13 +186,6 @@ def test_bad_rows_are_left_out_and_the_others_are_as_they_would_be(tmp_path: Pat
     assert made[0] == made[1] == made[2]
     with pytest.raises((DataError, MessageError), match="example 1: message 0: role is 'nobody'"):
         build_episodes(rows[:4], tmp_path / "refused", encoder=renderer, val_frac=0)
-
-
-def test_loss_on_is_for_renderers(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="loss_on is for renderers"):
-        build_sft_cache(
-            CHATS[2:], str(tmp_path / "c"), tokenizer=tokenizer, val_frac=0, seed=1, loss_on=LossOn("last_message")
-        )
 
 
 def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.configs import Qwen35RendererConfig
 from niels_gpt.renderers.families.qwen35 import Qwen35Renderer, thinks_by_default
 from niels_gpt.renderers.template.renderer import TemplateRenderer
@@ -34,19 +33,12 @@ def test_chatml_is_the_chatml_of_others() -> None:
     renderer = renderer_of("chatml")
     template = TemplateRenderer(renderer.encoder, template=CHATML)
     rng, wanted = random.Random(1), Wanted(tools=False, reasoning=False, parts=False, nones=False)
-    for _ in range(300):
+    for _ in range(60):
         messages, _ = conversation(rng, wanted)
         for gen in (False, True):
             ours = renderer.render(messages, add_generation_prompt=gen)
             assert ours == template.render(messages, add_generation_prompt=gen)
     assert renderer.get_stop_token_ids() == [renderer.encoder.added_ids["<|im_end|>"]]
-
-
-def test_chatml_reads_think_tags_as_text() -> None:
-    renderer = renderer_of("chatml")
-    said = renderer.encoder.encode_pieces(["<think>\nx\n</think>\n\ny", "<|im_end|>"], [False, True])[0].tolist()
-    parsed = renderer.parse_response(said)
-    assert (parsed.content, parsed.reasoning_content) == ("<think>\nx\n</think>\n\ny", None)
 
 
 # ---- whether Qwen3.5 thinks unless it is told not to
@@ -100,73 +92,6 @@ def test_a_template_that_fails_says_nothing_of_habits(tmp_path: Path) -> None:
 # ---- calls in function tags
 
 
-def read(text: str, family: str = "qwen3.5", tools: Any = None) -> list[tuple[str | None, Any, Status]]:
-    renderer = renderer_of(family)
-    ids = renderer.encoder.encode_pieces(["</think>" + text], [True])[0].tolist()
-    calls = renderer.parse_response(ids, tools=tools).tool_calls
-    return [(call.name, call.arguments, call.status) for call in calls]
-
-
-def tags(name: str, **arguments: str) -> str:
-    held = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
-    return f"<tool_call>\n<function={name}>\n{held}</function>\n</tool_call>"
-
-
-CALLS: dict[str, tuple[str, list[tuple[str | None, Any, Status]]]] = {
-    "values of all kinds": (
-        tags("f", a="x\ny", b="1", c="True", d="null", e='{"k": [1]}', f="", g="\n\n"),
-        [("f", {"a": "x\ny", "b": 1, "c": True, "d": None, "e": {"k": [1]}, "f": "", "g": "\n\n"}, Status.OK)],
-    ),
-    "tags in values": (
-        tags("f", a="<parameter=b>", b="a </parameter> b", c="</function>", d="</tool_call>"),
-        [
-            (
-                "f",
-                {"a": "<parameter=b>", "b": "a </parameter> b", "c": "</function>", "d": "</tool_call>"},
-                Status.OK,
-            )
-        ],
-    ),
-    "no white space": (
-        "<tool_call><function=f><parameter=a>x</parameter></function></tool_call>",
-        [("f", {"a": "x"}, Status.OK)],
-    ),
-    "no name": (tags("", a="x"), [(None, {"a": "x"}, Status.MISSING_NAME)]),
-    "no function": ("<tool_call>\nf\n</tool_call>", [(None, {}, Status.MALFORMED_STRUCTURE)]),
-    "a function that does not end": (
-        "<tool_call>\n<function=f>\n<parameter=a>\nx\n</tool_call>",
-        [("f", {}, Status.MALFORMED_STRUCTURE)],
-    ),
-    "words behind a function": (
-        "<tool_call>\n<function=f>\n</function>\nso\n</tool_call>",
-        [("f", {}, Status.MALFORMED_STRUCTURE)],
-    ),
-    "a call that does not end, and one that does": (
-        "<tool_call>\n<function=f>\n<parameter=a>\nx\n" + tags("g", b="2"),
-        [("f", {}, Status.UNCLOSED_BLOCK), ("g", {"b": 2}, Status.OK)],
-    ),
-}
-
-
-@pytest.mark.parametrize("family", ["qwen3.5", "qwen3.6", "nemotron-3"])
-@pytest.mark.parametrize("case", CALLS)
-def test_calls_in_function_tags(family: str, case: str) -> None:
-    text, expected = CALLS[case]
-    if family == "qwen3.6":
-        text = text.replace("\nTrue\n", "\ntrue\n")
-    assert read(text, family) == expected
-
-
-def test_values_have_the_type_of_their_schema() -> None:
-    schema = {"a": {"type": "string"}, "b": {"type": ["string", "null"]}, "c": {"type": "boolean"}}
-    tools = [{"name": "f", "parameters": {"type": "object", "properties": schema}}]
-    assert read(tags("f", a="None", b="None", c="False"), tools=tools) == [
-        ("f", {"a": "None", "b": None, "c": False}, Status.OK)
-    ]
-    assert read(tags("f", c="perhaps"), tools=tools) == [("f", {"c": "perhaps"}, Status.INVALID_JSON)]
-    assert read(tags("f", c="True"), "qwen3.6", tools) == [("f", {"c": "True"}, Status.INVALID_JSON)]
-
-
 # ---- tools declared in XML
 
 SCHEMAS: list[Any] = [
@@ -201,7 +126,7 @@ def random_tool(rng: random.Random) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["nemotron-3-nano", "nemotron-3-super", "nemotron-3-ultra"])
 def test_tools_in_xml(name: str) -> None:
     rng, renderer = random.Random(2), renderer_of("nemotron-3")
-    for _ in range(300):
+    for _ in range(60):
         tools = [random_tool(rng) for _ in range(rng.randint(1, 3))]
         theirs = official(ASSETS / name).apply_chat_template([ASKED], tools=tools, tokenize=False)
         assert renderer.text([ASKED], tools=tools) == theirs

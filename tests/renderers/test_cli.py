@@ -83,8 +83,6 @@ def test_episodes_of_a_chat_template(model: Path, chats: Path, tmp_path: Path) -
     ("template", "code", "told"),
     [
         (b"{{ messages }} \xff", 3, "chat_template.jinja: line 1 is no UTF-8 (byte 0xff at byte 15)"),
-        (("{% for i in range(1) %}" * 25 + "{% endfor %}" * 25).encode(), 3, "too many statically nested blocks"),
-        (b"{{ " + b"(" * 3000 + b"1" + b")" * 3000 + b" }}", 3, "nested too deeply"),
         (b"{{ " + b"9" * 10_000 + b" }}", 3, "cannot be compiled"),
         (b"{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}", 3, "without end"),
     ],

@@ -12,7 +12,6 @@ import pickle
 import re
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,19 +21,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from niels_gpt.errors import DataError, MissingExtra, UsageError
 from niels_gpt.renderers.base import MultiModalData, ParsedResponse, PlaceholderRange, RenderedTokens
 from niels_gpt.renderers.client import Generated, OverlongPromptError, ServerError, generate
-from niels_gpt.renderers.completions.parsed import CallClosed, ContentDelta, Stopped, ToolCallParseStatus
+from niels_gpt.renderers.completions.parsed import CallClosed, ContentDelta, ToolCallParseStatus
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-from niels_gpt.renderers.template.renderer import TemplateRenderer
 
 pytest.importorskip("tokenizers")
 from tests.memory import shared
-from tests.renderers.small import CHATML
 from tests.renderers.test_template import TOOLS, tokenizer_folder
 
 httpx = pytest.importorskip("httpx")
@@ -208,7 +204,7 @@ def parts_of(text: str, size: int = 1, **last: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("size", [1, 7])
 def test_a_streamed_completion_is_the_same_result(server: Server, kind: str, size: int) -> None:
     server.says(answer(THOUGHTFUL))
     whole = ask(server, kind, tools=TOOLS)
@@ -239,13 +235,6 @@ def test_events_come_before_the_completion_ends(server: Server, kind: str) -> No
     assert len(texts) > 1
 
 
-def test_a_streamed_completion_that_is_cut_by_its_length(server: Server) -> None:
-    server.parts = parts_of("hello world", finish_reason="length")
-    events: list[Any] = []
-    result = ask(server, on_event=events.append)
-    assert (result.content, result.finish_reason, events[-1]) == ("hello world", "length", Stopped(None))
-
-
 EXPERTS = [part.replace(b'"index"', b'"routed_experts": "eA==", "index"') for part in parts_of("a b c<|im_end|>")]
 BROKEN_STREAMS: list[tuple[str, list[bytes], str]] = [
     ("nothing", [], "the stream ended after 0 parts without a finish_reason"),
@@ -262,15 +251,6 @@ def test_streams_that_are_no_completion(server: Server, name: str, parts: list[b
     server.parts = list(parts)
     with pytest.raises(ServerError, match=re.escape(said)):
         ask(server, on_event=lambda event: None)
-
-
-def test_openais_client_keeps_its_own_errors_in_streams(server: Server) -> None:
-    server.parts = [b'data: {"error": {"message": "out of memory"}}\n\n']
-    with pytest.raises(openai.APIError, match="out of memory"):
-        ask(server, "openai", on_event=lambda event: None)
-    server.parts = [*parts_of("hello")[:1]]
-    with pytest.raises(ServerError, match="without a finish_reason"):
-        ask(server, "openai", on_event=lambda event: None)
 
 
 def test_a_renderer_that_reads_whole_completions_only(server: Server) -> None:
@@ -354,24 +334,8 @@ def check_value(result: Generated) -> None:
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-def test_tools_for_a_renderer_that_reads_no_calls(server: Server) -> None:
-    """The calls would be lost in the content."""
-    by_template = TemplateRenderer(renderer().encoder, template=CHATML)
-    with pytest.raises(UsageError, match="found tools for a TemplateRenderer, which reads no tool calls"):
-        ask(server, renderer=by_template, tools=TOOLS)
-    assert ask(server, renderer=by_template).content == "hello world"
-    assert server.paths()[-1] == GENERATE
-
-
-def test_what_is_not_given_is_not_sent(server: Server) -> None:
-    ask(server)
-    sampling = {"stop_token_ids": renderer().get_stop_token_ids(), "logprobs": 1, "skip_special_tokens": False}
-    prompt = renderer().render_ids(CHAT, add_generation_prompt=True)
-    assert server.seen[1][2] == {"model": server.model, "token_ids": prompt, "sampling_params": sampling}
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+@pytest.mark.parametrize("end", ["", "/v1/"])
 def test_the_route_lies_at_the_root(server: Server, kind: str, end: str) -> None:
     async def run() -> None:
         async with opened(kind, server.url + end) as client:
@@ -401,12 +365,6 @@ def test_tools_are_rendered_and_typed(server: Server) -> None:
     assert f"ok\n{GOOD_CALL}" in renderer().encoder.decode(renderer().render_ids([*CHAT, reply], tools=TOOLS))
 
 
-def test_a_cut_completion_stays_cut(server: Server) -> None:
-    server.says(answer(GOOD_CALL, finish_reason="length"))
-    result = ask(server, tools=TOOLS)
-    assert (len(result["tool_calls"]), result["finish_reason"]) == (1, "length")
-
-
 def test_malformed_calls_stay_visible(server: Server) -> None:
     server.says(answer(f"{BAD_CALL}<|im_end|>"))
     result = ask(server, tools=TOOLS)
@@ -415,16 +373,6 @@ def test_malformed_calls_stay_visible(server: Server) -> None:
     assert attempt.status is shown.status is ToolCallParseStatus.INVALID_JSON
     assert '{"name": "get", "arguments": ' in attempt.raw
     assert shown["function"] == {"name": None, "arguments": attempt.raw}
-
-
-def test_good_calls_beside_malformed_ones(server: Server) -> None:
-    server.says(answer(f"{BAD_CALL}\n{GOOD_CALL}<|im_end|>"))
-    result = ask(server, tools=TOOLS)
-    assert result["finish_reason"] == "tool_calls"
-    assert [call.status for call in result["tool_calls"]] == [call.status for call in result["parsed"].tool_calls]
-    assert [call.status for call in result["tool_calls"]] == [ToolCallParseStatus.INVALID_JSON, ToolCallParseStatus.OK]
-    assert [call.name for call in result.well_formed_calls] == ["get"]
-    renderer().render([*CHAT, {"role": "assistant", "content": "", "tool_calls": result.well_formed_calls}])
 
 
 # ---- prompts that the caller brings
@@ -439,12 +387,6 @@ def test_a_bridged_prompt_keeps_its_attribution(server: Server) -> None:
     result = ask(server, messages=[], prompt_ids=bridged.token_ids, prompt_attribution=bridged)
     assert result["prompt_attribution"] is bridged
     assert server.seen[-1][2]["token_ids"] == result["prompt_ids"] == bridged.token_ids
-
-
-def test_ids_alone_have_no_attribution(server: Server) -> None:
-    result = ask(server, prompt_ids=np.array([3, 4], dtype=np.int32), messages=[])
-    assert result["prompt_attribution"] is None
-    assert server.seen[-1][2]["token_ids"] == result["prompt_ids"] == [3, 4]
 
 
 IMAGES = MultiModalData({"image": ["h"]}, {"image": [PlaceholderRange(0, 1)]}, {"image": [{}]})
@@ -470,15 +412,6 @@ def test_arguments_that_cannot_work(server: Server, given: dict[str, Any], said:
     with pytest.raises(UsageError, match=said):
         ask(server, **given)
     assert server.seen == []
-
-
-def test_a_client_without_a_url() -> None:
-    async def run() -> None:
-        async with httpx.AsyncClient() as client:
-            await generate(client=client, renderer=renderer(), messages=CHAT, model="m")
-
-    with pytest.raises(UsageError, match="no base_url"):
-        asyncio.run(run())
 
 
 # ---- how long a prompt may be
@@ -534,43 +467,8 @@ def test_one_question_for_many_calls(server: Server, kind: str) -> None:
     assert server.paths() == [MODELS]
 
 
-def test_who_waits_survives_who_asked(server: Server) -> None:
-    """The call that asks for the limit is cancelled, then one that waits; the third asks itself."""
-    asked, released = threading.Event(), threading.Event()
-
-    def slow() -> Reply:
-        asked.set()
-        released.wait(60)
-        return 200, server.card(4)
-
-    server.on_models = slow
-
-    async def run() -> None:
-        async with opened("httpx", server.url + "/v1") as client:
-            first = asyncio.ensure_future(generate(**basics(server, client)))
-            await asyncio.to_thread(asked.wait, 60)
-            others = [asyncio.ensure_future(generate(**basics(server, client))) for _ in range(2)]
-            await asyncio.sleep(0.05)
-            others[0].cancel()
-            first.cancel()
-            released.set()
-            found = await asyncio.gather(first, *others, return_exceptions=True)
-            assert [type(error) for error in found] == [asyncio.CancelledError] * 2 + [OverlongPromptError]
-
-    asyncio.run(run())
-    assert server.paths() == [MODELS] * 2
-
-
-@pytest.mark.parametrize("body", [b'{"data": []}', b'{"data": [{"id": 3}, 4]}'])
-def test_a_server_that_does_not_tell_is_asked_once(server: Server, body: bytes) -> None:
-    server.on_models = lambda: (200, body)
-    ask(server)
-    ask(server)
-    assert server.paths() == [MODELS, GENERATE, GENERATE]
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("reply", [(404, b"{}"), (500, b"oops"), (200, b"<html>"), (200, b"[]"), (200, b'{"data": 1}')])
+@pytest.mark.parametrize("reply", [(404, b"{}"), (200, b"<html>")])
 def test_a_failed_question_is_said_and_asked_again(
     server: Server, kind: str, reply: Reply, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -623,23 +521,12 @@ def broken(**more: Any) -> dict[str, Any]:
 
 BROKEN: dict[str, tuple[Any, str]] = {
     "no JSON": (b"<html>busy</html>", r"no JSON .*busy"),
-    "deep": (b"[" * 100_000, "no JSON"),
-    "not UTF-8": (b'{"a": "\xff"}', "no JSON"),
     "empty": (b"", "no JSON"),
-    "a list": ([], "no choice"),
     "no choices": ({"error": "out of memory"}, "no choice.*out of memory"),
-    "empty choices": ({"choices": []}, "no choice"),
-    "null choice": ({"choices": [None]}, "no choice"),
     "no ids": (broken(token_ids=None), "token_ids that are not ids, or empty"),
     "empty ids": (broken(token_ids=[], logprobs={"content": []}), "token_ids that are not ids, or empty"),
-    "texts": (broken(token_ids=["1"]), "token_ids that are not ids, or empty"),
-    "true": (broken(token_ids=[True]), "token_ids that are not ids, or empty"),
-    "negative": (broken(token_ids=[-1]), "token_ids that are not ids, or empty"),
     "no logprobs": (broken(logprobs=None), r"found 0 logprobs for \d+ tokens"),
-    "few logprobs": (broken(token_ids=[1, 2], logprobs={"content": [{"logprob": 0}]}), "found 1 logprobs for 2 tokens"),
     "null logprob": (broken(token_ids=[1], logprobs={"content": [{"logprob": None}]}), "not finite numbers"),
-    "nan": (broken(token_ids=[1], logprobs={"content": [{"logprob": float("nan")}]}), "not finite numbers"),
-    "no entries": (broken(token_ids=[1], logprobs={"content": [7]}), "not finite numbers"),
 }
 
 
@@ -654,15 +541,6 @@ def test_answers_that_are_no_completion(server: Server, kind: str, name: str) ->
     assert len(str(caught.value)) < 600
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.url, again.status) == (str(caught.value), server.url + GENERATE, 200)
-
-
-@pytest.mark.parametrize("status", [307, 400, 404, 500, 503])
-def test_refusals_by_httpx(server: Server, status: int) -> None:
-    server.on_generate = lambda: (status, b'{"detail":\n "prompt too odd"}' + b"x" * 10_000)
-    with pytest.raises(ServerError, match=rf"{GENERATE}: status {status}: .*prompt too odd") as caught:
-        ask(server)
-    assert caught.value.status == status
-    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "BadRequestError"), (500, "InternalServerError")])
@@ -712,60 +590,6 @@ def test_a_client_without_patience(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_calls_at_once(server: Server, kind: str) -> None:
-    """The server answers nobody before all thirty-two are there."""
-    together = threading.Barrier(32)
-    content = server.on_generate()[1]
-    server.on_generate = lambda: (200 if together.wait(60) >= 0 else 500, content)
-
-    async def run() -> list[dict[str, Any]]:
-        async with opened(kind, server.url + "/v1") as client:
-            return await asyncio.gather(*(generate(**basics(server, client)) for _ in range(32)))
-
-    assert [result["content"] for result in asyncio.run(run())] == ["hello world"] * 32
-
-
-class Waiting(Qwen3Renderer):
-    """Renders and parses when the event loop lets it, which a loop that is blocked never does."""
-
-    def __init__(self) -> None:
-        super().__init__(tokenizer_folder())
-        self.reached, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
-
-    def wait(self) -> None:
-        self.reached.release()
-        assert self.go_on.acquire(timeout=60), "the event loop was blocked"
-
-    def render(self, *args: Any, **more: Any) -> RenderedTokens:
-        self.wait()
-        return super().render(*args, **more)
-
-    def parse_response(self, *args: Any, **more: Any) -> ParsedResponse:
-        self.wait()
-        return super().parse_response(*args, **more)
-
-    def get_stop_token_ids(self) -> list[int]:
-        self.wait()
-        return super().get_stop_token_ids()
-
-
-def test_the_loop_stays_free(server: Server) -> None:
-    slow = Waiting()
-
-    async def run() -> str:
-        async with opened("httpx", server.url) as client:
-            call = asyncio.ensure_future(generate(**{**basics(server, client), "renderer": slow}))
-            for _ in range(3):
-                while not slow.reached.acquire(blocking=False):
-                    assert not call.done(), call
-                    await asyncio.sleep(0.001)
-                slow.go_on.release()
-            return str((await call)["content"])
-
-    assert asyncio.run(run()) == "hello world"
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_cancelling(server: Server, kind: str) -> None:
     posted, released = threading.Event(), threading.Event()
 
@@ -804,9 +628,3 @@ def test_without_httpx(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(MissingExtra, match=r"pip install 'niels-gpt\[client\]'"):
         asyncio.run(run())
-
-
-def test_importing_costs_nothing() -> None:
-    code = "import sys, niels_gpt.renderers.client; print([n for n in ('httpx', 'openai') if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -119,11 +119,6 @@ def turned(config: Any) -> Any:
     return type(config).model_validate({"name": config.name, **held})
 
 
-def test_settings_without_a_name_are_auto() -> None:
-    assert Job().renderer == AutoRendererConfig()
-    assert "discriminator" in Job.model_json_schema()["properties"]["renderer"]
-
-
 def test_another_familys_config_is_refused() -> None:
     config: Any = config_from_name("glm-5")
     with pytest.raises(UsageError, match="Qwen3Renderer was given a config of 'glm-5'; expected one of 'qwen3'"):

@@ -10,9 +10,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import UsageError
-from niels_gpt.renderers.completions.parsed import ToolCallParseStatus as Status
 from niels_gpt.renderers.registry import create_renderer
-from tests.renderers.chats import TOOLS, Messages, Wanted, conversation
+from tests.renderers.chats import Messages, Wanted, conversation
 from tests.renderers.deepseek_texts import FILE, SOURCES, as_text
 from tests.renderers.tiny_families import folder_of, renderer_of
 
@@ -131,63 +130,3 @@ def shuffled(rng: random.Random, messages: Messages) -> Messages:
 
 
 # ---- reading DSML
-
-
-def read(text: str, *, name: str = "deepseek-v4", tools: Any = None, spelled: str = "") -> list[Any]:
-    """The calls of a section with this text; `spelled` stands for `@` in it, in several tokens."""
-    renderer = renderer_of(name)
-    pieces = [f"r</think>b\n\n<｜DSML｜tool_calls>\n{text}".replace("%", "｜DSML｜")]
-    first, _, rest = pieces[0].partition("@")
-    ids = renderer.encoder.encode_pieces([first, spelled, rest], [True, False, True])[0].tolist()
-    parsed = renderer.parse_response(ids, tools=tools)
-    assert parsed.content == "b"
-    return [(call.name, call.arguments, call.status) for call in parsed.tool_calls]
-
-
-def parameter(text: str, mark: str = ' string="true"', key: str = "k") -> str:
-    return f'<%parameter name="{key}"{mark}>{text}</%parameter>\n'
-
-
-@pytest.mark.parametrize(
-    ("inside", "arguments", "status"),
-    [
-        (parameter("1"), {"k": "1"}, Status.OK),
-        (parameter("1", ' string="false"'), {"k": 1}, Status.OK),
-        (parameter("one", ' string="false"'), {"k": "one"}, Status.INVALID_JSON),
-        (parameter("1", ""), {"k": 1}, Status.OK),
-        (parameter("1", "", "city"), {"city": "1"}, Status.OK),  # a text by its schema
-        (parameter("a") + parameter("b"), {"k": "b"}, Status.MALFORMED_STRUCTURE),
-        (parameter("a") + "?" + parameter("b", key="l"), {"k": "a", "l": "b"}, Status.MALFORMED_STRUCTURE),
-        ("?", {}, Status.MALFORMED_STRUCTURE),
-        (parameter("a").removesuffix("</%parameter>\n"), {}, Status.MALFORMED_STRUCTURE),
-        (parameter("a", ' string="maybe"'), {}, Status.MALFORMED_STRUCTURE),
-        ("", {}, Status.OK),
-    ],
-)
-def test_parameters(inside: str, arguments: Any, status: Status) -> None:
-    call = f'<%invoke name="get_weather">\n{inside}</%invoke>\n'
-    assert read(call + "</%tool_calls>", tools=TOOLS) == [("get_weather", arguments, status)]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('<%invoke name="">\n</%invoke>', [(None, {}, Status.MISSING_NAME)]),
-        ("<%invoke>\n</%invoke></%tool_calls>", [(None, None, Status.MALFORMED_STRUCTURE)]),
-        ('<%invoke name="f\n</%invoke>', [(None, {}, Status.MALFORMED_STRUCTURE)]),
-        ('<%invoke name="f">\n' + parameter("a"), [("f", {"k": "a"}, Status.UNCLOSED_BLOCK)]),
-        ('<%invoke name="f">\n<%invoke name="g">\n\n</%invoke>',
-         [("f", {}, Status.UNCLOSED_BLOCK), ("g", {}, Status.OK)]),
-        ('<%invoke name="f">\n</%tool_calls>', [("f", {}, Status.UNCLOSED_BLOCK)]),
-    ],
-)  # fmt: skip
-def test_invocations(text: str, expected: list[Any]) -> None:
-    assert read(text) == expected
-
-
-@pytest.mark.parametrize("tag", ["</%parameter>", "</%invoke>", "</%tool_calls>", '<%invoke name="', "<", "</"])
-def test_a_tag_that_is_spelled_is_text(tag: str) -> None:
-    """The control token is in every tag, so texts may hold the spelling of any."""
-    spelled = tag.replace("%", "｜DSML｜")
-    call = f'<%invoke name="f">\n{parameter("a @")}</%invoke>\n</%tool_calls>'
-    assert read(call, spelled=spelled) == [("f", {"k": f"a {spelled}"}, Status.OK)]

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import html
-import os
-import pickle
-import pty
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,7 +15,7 @@ from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights
 from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.types import IGNORED
-from tests.renderers.small import PRESETS, assistant, call, conversation, family, result, user
+from tests.renderers.small import PRESETS, assistant, conversation, family, user
 
 CHAT = [user("a <b>\x1b[31m"), assistant("one\ntwo"), user("more"), assistant("three", train=False)]
 
@@ -44,21 +39,6 @@ def test_labels_are_the_ids_where_the_loss_weight_is_positive(name: str, seed: i
     assert rendered.labels(preset) == rendered.labels(LossOn(preset)) == expected
 
 
-def test_labels_respect_train_flags() -> None:
-    rendered = family("qwen3").render(CHAT)
-    trained = [index for index, label in zip(rendered.message_indices, rendered.labels(), strict=True) if label >= 0]
-    assert set(trained) == {1}
-    assert set(rendered.labels("last_assistant_turn")) == {IGNORED}
-
-
-def test_labels_of_an_unpickled_rendering_need_its_messages() -> None:
-    rendered = family("qwen3").render(CHAT)
-    copy = pickle.loads(pickle.dumps(rendered))
-    with pytest.raises(UsageError, match="Pass messages="):
-        copy.labels()
-    assert copy.labels(messages=CHAT) == rendered.labels()
-
-
 def test_a_terminal_gets_colours_and_no_control_codes_of_the_data(capfd: pytest.CaptureFixture[str]) -> None:
     rendered = family("qwen3").render(CHAT)
     rendered.show()
@@ -66,18 +46,6 @@ def test_a_terminal_gets_colours_and_no_control_codes_of_the_data(capfd: pytest.
     assert "\x1b[1;30;42mone" in text
     assert "\x1b[31m" not in text
     assert "\\u001b[31m" in text
-
-
-def test_print_in_a_real_terminal_is_in_colour() -> None:
-    code = "from tests.renderers.test_display import CHAT, family\nx = family('qwen3').render(CHAT)\nprint(x)\n"
-    main, terminal = pty.openpty()
-    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
-    subprocess.run([sys.executable, "-c", code], stdout=terminal, env=environment, check=True)
-    os.close(terminal)
-    shown = os.read(main, 1 << 16).decode()
-    os.close(main)
-    assert "<RenderedTokens: " in shown
-    assert "\x1b[1;30;42mone" in shown
 
 
 def test_a_notebook_gets_every_token_with_its_id_and_facts() -> None:
@@ -95,20 +63,6 @@ def test_a_notebook_gets_every_token_with_its_id_and_facts() -> None:
     kinds = {Kind(kind).name.lower() for kind, owner in owned if owner == 1 and kind & SAMPLED}
     assert told == {f"message 1 (assistant), {kind}, loss weight 1" for kind in kinds}
     assert {"reply", "stop"} <= kinds
-
-
-def test_labels_have_a_colour_of_their_own() -> None:
-    chat = [user("hello"), assistant("", tool_calls=[call("fox")]), result("fox")]
-    page = family("kimi-k2").render(chat)._repr_html_()
-    labels = re.findall(r'<span class="ng-label" title="[^"]*, label, [^"]*">([^<]*)</span>', page)
-    assert "".join(labels).endswith(".fox:0")
-
-
-def test_a_rendering_without_a_tokenizer_shows_ids() -> None:
-    copy = pickle.loads(pickle.dumps(family("qwen3").render(CHAT)))
-    page = copy._repr_html_()
-    assert f">{copy.token_ids[0]} </span>" in page
-    assert np.all(np.array(copy.token_ids) >= 0)
 
 
 def test_labels_of_partial_attribution_are_refused_unless_allowed() -> None:
@@ -130,8 +84,3 @@ def test_labels_cannot_express_a_fractional_weight() -> None:
     assert set(rendered.weights().tolist()) == {0.0, 0.5}
     with pytest.raises(UsageError, match=r"weight 0\.5; labels can express only 0 and 1"):
         rendered.labels()
-
-
-def test_labels_with_messages_of_other_roles_are_refused() -> None:
-    with pytest.raises(UsageError, match="expected those of the messages"):
-        family("qwen3").render(CHAT).labels(messages=CHAT[1:])

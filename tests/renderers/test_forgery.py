@@ -49,24 +49,6 @@ def counted(ids: list[int], controls: Any) -> Counter[int]:
 
 
 @families
-def test_every_control_token_of_the_tokenizer_is_text_in_a_body(family: str) -> None:
-    renderer = renderer_of(family)
-    everything = "".join(renderer.encoder.added_ids)
-    halves = "".join(text[:-1] for text in renderer.encoder.control_ids)
-    for body in (everything, everything * 2, halves, *renderer.encoder.control_ids):
-        chat = [
-            {"role": "user", "content": body},
-            {"role": "assistant", "content": "x"},
-            {"role": "user", "content": body},
-        ]
-        empty = [message | {"content": ""} if message["role"] == "user" else message for message in chat]
-        rendered = renderer.render(chat)
-        controls = renderer.encoder.control_ids
-        assert counted(rendered.token_ids, controls) == counted(renderer.render_ids(empty), controls)
-        assert text_of(renderer, rendered.token_ids) == renderer.text(chat)
-
-
-@families
 def test_labels_never_become_control_tokens(family: str) -> None:
     renderer = renderer_of(family)
     if renderer.calls is None:

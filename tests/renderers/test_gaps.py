@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from tests.renderers.random_templates import WRITTEN, Messages, joined, random_template, runs
-from tests.renderers.small import CHATML, assistant, user
-from tests.renderers.test_oracle import made, system
+from tests.renderers.small import CHATML, assistant, made, system, user
 
 TEXTS = (
     "x",

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer
-from niels_gpt.renderers.dialects.harmony import namespace
 from niels_gpt.renderers.families.gpt_oss import GptOssRenderer
 from niels_gpt.renderers.family import Family
 from tests.assets import ASSETS, needs_assets
@@ -76,57 +75,7 @@ def test_tools_of_all_kinds_as_the_official_template_declares_them() -> None:
         assert declared.text([user()], tools=tools) == expected
 
 
-@pytest.mark.parametrize("wrong", [True, None, 5, "x", [], [1], {"type": 5}, {"type": []}, {"type": {}}], ids=str)
-def test_what_is_no_schema_is_any_type(wrong: Any) -> None:
-    """Wherever a schema should stand: nothing else is lost. (What is no schema at all is refused before.)"""
-    places: list[dict[str, Any]] = [{"properties": wrong}, {"properties": {"k": wrong}}]
-    for key in ("items", "oneOf", "properties", "enum", "default", "description", "required"):
-        for kind in ("array", "object", "string", None):
-            places.append(
-                {"properties": {"k": {"type": kind, key: wrong}, "z": {"type": "boolean"}}, "required": wrong}
-            )
-    for parameters in (wrong, *places):
-        tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
-        text = namespace("functions", [tool])
-        assert "type f = (" in text
-        assert ("z" in text) is ("'z'" in str(parameters))
-
-
-def test_schemas_that_are_nested_too_deeply() -> None:
-    schema: dict[str, Any] = {"type": "string"}
-    for _ in range(400):
-        schema = {"type": "object", "properties": {"k": schema}}
-    with pytest.raises(MessageError, match="nested too deeply"):
-        ours().render([user()], tools=[{"name": "f", "description": "d", "parameters": schema}])
-
-
 # ---- turns
-
-
-@pytest.mark.parametrize(
-    "content", ["", " ", "\n", "<|end|>", "a<|return|>", "<|channel|>final<|message|>b", " to=functions.f", "é👩‍👩‍👧"]
-)
-@pytest.mark.parametrize("reasoning", [None, "", " ", "hm<|end|>", "<|channel|>final<|message|>"])
-def test_odd_answers_come_back(content: str, reasoning: str | None) -> None:
-    chat = [user("x"), assistant(content, **({} if reasoning is None else {"reasoning_content": reasoning}))]
-    said = served_and_said(ours(), chat, None)[1]
-    parsed = ours().parse_response(said)
-    assert (parsed.content, parsed.reasoning_content, parsed.tool_calls) == (content, reasoning or None, [])
-
-
-def test_empty_reasoning_is_no_message() -> None:
-    """Neither before an answer nor before a call: nobody trains an empty analysis."""
-    renderer = renderer_of("gpt-oss", ("preserve_all_thinking", True))
-    for answer in (assistant("y"), assistant("", tool_calls=[call()]), assistant("z", tool_calls=[call()])):
-        with_empty = renderer.text([user(), answer | {"reasoning_content": ""}])
-        assert with_empty == renderer.text([user(), answer])
-        assert "analysis<|message|><|end|>" not in with_empty
-
-
-def test_preambles_are_content() -> None:
-    text = "<|channel|>commentary<|message|>let me see<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>"
-    ids = ours().encoder.encode_pieces([text], [True])[0].tolist()
-    assert ours().parse_response(ids).content == "let me see\n4"
 
 
 # ---- bridges

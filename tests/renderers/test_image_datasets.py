@@ -17,12 +17,15 @@ pytest.importorskip("PIL")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
+from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.build import build_episodes, pack_episodes
-from niels_gpt.errors import CacheError, DataError, UsageError
+from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.export.run import export
+from niels_gpt.preferences.build import build_preferences
 from niels_gpt.renderers.images.stored import StoredImages
+from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.store.schema import IMAGE
 from niels_gpt.store.split import IndexedSplit
@@ -333,3 +336,117 @@ files = ["chats.jsonl"]
     assert "--images" in refused.stderr
     verified = run("verify", "data")
     assert verified.returncode == 0, verified.stdout
+
+
+# ---- files that change, and ways out
+
+FAMILY = "qwen3-vl"
+
+
+def build_again(folder: Path, **options: Any) -> None:
+    """As the command builds `data` from `chats.jsonl`: what is there already counts, finished units too."""
+    source = write_rows(folder / "chats.jsonl", options.pop("rows"))
+    settings = {"source_name": source.name, "source_config": source.config(), "val_frac": 0.0} | options
+    encoder = as_encoder(seeing(FAMILY), images=folder / "photos")
+    build_episodes(source, folder / "data", encoder=encoder, **settings)
+
+
+def source_of(folder: Path) -> StoredImages:
+    return StoredImages(folder / "photos", processor_of(FAMILY))
+
+
+def placeholder() -> int:
+    return next(token for token, kind in seeing(FAMILY).mm_token_type_id_map.items() if kind == 1)
+
+
+def test_a_finished_dataset_counts_while_its_images_are_the_same(tmp_path: Path) -> None:
+    names = photos(tmp_path / "photos")
+    rows = rows_of(names, 12)
+    build_again(tmp_path, rows=rows)
+    made = tree(tmp_path / "data")
+    build_again(tmp_path, rows=rows)
+    assert tree(tmp_path / "data") == made
+    used = IndexedSplit([tmp_path / "data"], "train").images_of(np.arange(12))[-1].path
+    picture(50, 30, 99).save(tmp_path / "photos" / used)
+    with pytest.raises(Mismatch, match=r"built with another .*bild-ä"):
+        build_again(tmp_path, rows=rows)
+    assert tree(tmp_path / "data") == made
+    build_again(tmp_path, rows=rows, overwrite=True)
+    assert read(tmp_path / "data", source_of(tmp_path))
+    (tmp_path / "photos" / used).unlink()
+    with pytest.raises(Mismatch, match="built with another"):
+        build_again(tmp_path, rows=rows)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_interrupted_build_goes_on_with_the_images_of_now(tmp_path: Path, workers: int) -> None:
+    """Units whose images changed, or whose rows were rejected for an image, are built again; the others stay.
+
+    A worker takes seconds to import transformers; `tests/renderers/test_image_datasets.py` has two in every run.
+    """
+    names = photos(tmp_path / "photos")
+    rows = rows_of(names, 40, seed=1) + rows_of(["later.png"], 1, seed=5)
+    assert "later.png" in json.dumps(rows)
+    executor = UnitExecutor(LocalRunner(workers), slice_bytes=1500)
+    with pytest.raises(DataError, match=r"later\.png: No such file"):
+        build_again(tmp_path, rows=rows, executor=executor)
+    units = sorted((tmp_path / ".data.units").glob("*/unit_*"))
+    assert len(units) > 3
+    picture(60, 44, 99).save(tmp_path / "photos" / names[0])
+    picture().save(tmp_path / "photos" / "later.png")
+
+    notes: list[str] = []
+
+    class Noting(type(ng.progress.SILENT)):  # type: ignore[misc, name-defined]
+        def note(self, message: str) -> None:
+            notes.append(message)
+
+    build_again(tmp_path, rows=rows, executor=executor, progress=Noting())
+    again = [note for note in notes if "made with other files" in note]
+    assert 0 < len(again) <= len(units)
+    resumed = tree(tmp_path / "data")
+    build_again(tmp_path, rows=rows, overwrite=True)
+    assert resumed == tree(tmp_path / "data")
+    assert read(tmp_path / "data", source_of(tmp_path))
+
+
+@pytest.mark.parametrize("on", [LossOn("all_tokens"), LossOn(bodies_of_roles=frozenset({"user"}))])
+def test_placeholders_are_never_trained(tmp_path: Path, on: LossOn) -> None:
+    rows = rows_of(photos(tmp_path / "photos"), 12)
+    encoder = as_encoder(seeing(FAMILY), on, images=tmp_path / "photos")
+    build_episodes(write_rows(tmp_path / "chats.jsonl", rows), tmp_path / "data", encoder=encoder, val_frac=0.0)
+    shard = IndexedSplit([tmp_path / "data"], "train").shards[0]
+    assert shard.mask is not None
+    held = np.asarray(shard.tokens) == placeholder()
+    assert held.any()
+    assert not shard.mask[held].any()
+    user_text = ~held & (np.asarray(shard.mask) > 0)
+    assert user_text.sum() > 12
+
+
+@pytest.mark.parametrize("path", ["../" * 30, "/" + "a" * 89, "\0" * 90], ids=["above", "absolute", "nul"])
+def test_paths_of_others_are_not_followed(tmp_path: Path, path: str) -> None:
+    name = "a" * 86 + ".png"
+    (tmp_path / "photos").mkdir()
+    picture().save(tmp_path / "photos" / name)
+    dataset = built(tmp_path, FAMILY, rows_of([name], 8))
+    (dataset / "episodes.json").unlink()
+    paths = dataset / "train" / "image_paths.bin"
+    paths.write_bytes(path.encode() + paths.read_bytes()[90:])
+    with pytest.raises(CacheError, match=r"images.idx: record 0: .*does not lie in a folder of images"):
+        read(dataset, source_of(tmp_path))
+
+
+def test_nothing_drops_images_silently(tmp_path: Path) -> None:
+    dataset = built(tmp_path, FAMILY, rows_of(photos(tmp_path / "photos"), 12))
+    config = {"batch_size": 3, "block_size": 400, "device": "cpu"}
+    loader = GPTEpisodeDataLoader(config, None, dataset, pad_token_id=0, images=source_of(tmp_path))
+    with pytest.raises(UsageError, match="use next_batch"):
+        loader.get_batch("train")
+    batch = loader.next_batch("train")
+    for convention in set(CONVENTIONS) - {"hf"}:
+        with pytest.raises(UsageError, match="the batch has images"):
+            fields(batch, convention)
+    encoder = as_encoder(seeing(FAMILY), images=tmp_path / "photos")
+    with pytest.raises(UsageError, match="preferences hold no images"):
+        build_preferences([], tmp_path / "out", encoder=encoder)

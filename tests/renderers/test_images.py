@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 from niels_gpt.builds.renderer_encoder import RendererEncoder
@@ -25,7 +22,6 @@ from niels_gpt.renderers.base import (
     MultiModalData,
     PlaceholderRange,
     RenderedTokens,
-    RendererPool,
     build_training_sample,
     build_training_samples,
     build_trajectory_step,
@@ -43,7 +39,6 @@ from tests.renderers.sweeps import CHATML, both_cuts, chats, nfc, official_ids, 
 from tests.renderers.tiny_families import folder_of, renderer_of
 from tests.renderers.tiny_images import (
     WITH_IMAGES,
-    Image,
     MediaProcessor,
     PaddingProcessor,
     illustrated,
@@ -139,31 +134,10 @@ def test_random_conversations(family: str, options: tuple[tuple[str, Any], ...],
             assert nfc(family, text).count(FAMILIES[family].image_tokens[1]) == len(shown)  # type: ignore[attr-defined]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 120), st.integers(1, 120)), min_size=1, max_size=4),
-    texts=st.lists(st.text("ab \n<é", max_size=5), min_size=5, max_size=5),
-    family=st.sampled_from(WITH_IMAGES),
-)
-def test_any_size_in_any_place(sizes: list[tuple[int, int]], texts: list[str], family: str) -> None:
-    images = [picture(*size, seed=1) for size in sizes]
-    content = [words(texts[0])]
-    for image, text in zip(images, texts[1:], strict=False):
-        content += [part(image), words(text)] if text else [part(image)]
-    rendered = seeing(family).render([*asked(words("before")), {"role": "user", "content": content}])
-    check_places(family, seeing(family), rendered, [(1, image) for image in images])
-
-
 @families
 def test_texts_are_rendered_as_without_a_processor(family: str) -> None:
     for messages, tools in chats(family, 15, seed=3):
         assert seeing(family).render(messages, tools=tools) == renderer_of(family).render(messages, tools=tools)
-
-
-@families
-def test_the_text_needs_no_processor(family: str) -> None:
-    for messages, tools, _ in album(family, 8, seed=4):
-        assert renderer_of(family).text(messages, tools=tools) == seeing(family).text(messages, tools=tools)
 
 
 # ---- one as many, here as there
@@ -229,19 +203,6 @@ def test_few_images_are_kept() -> None:
     assert processor.calls == 4
 
 
-def test_few_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images of 8 x 8 have 804 bytes of arrays here; two of them fit, and one that is too large is not kept at all."""
-    monkeypatch.setattr("niels_gpt.renderers.images.processors.CACHE_BYTES", 1700)
-    processor = PaddingProcessor()
-    images = Images(processor)
-    for seed in (0, 1, 0, 1, 2, 1, 0):
-        images.process(ImagePart(0, 0, picture(8, 8, seed)))
-    assert processor.calls == 4
-    for _ in range(2):
-        assert images.process(ImagePart(0, 0, picture(80, 80))).tokens == 100
-    assert processor.calls == 6
-
-
 # ---- pools, and how renderers are made
 
 
@@ -265,21 +226,6 @@ def test_pools() -> None:
     )
     assert bridged is not None
     assert places(bridged) == places(first)
-
-
-def test_pools_of_renderers_for_texts() -> None:
-    pool = RendererPool(lambda: renderer_of("qwen3"), 1)
-    assert not is_multimodal(pool)
-    assert pool.mm_token_type_id_map == {}
-    media = MultiModalData({"image": ["x"]}, {"image": [PlaceholderRange(0, 1)]}, {"image": [{}]})
-    with pytest.raises(UsageError, match="Qwen3Renderer takes no images; leave previous_multi_modal_data out"):
-        pool.bridge_to_next_turn([1], [2], asked(words("x")), previous_multi_modal_data=media)
-    assert pool.bridge_to_next_turn([1], [2], asked(words("x")), previous_multi_modal_data=MultiModalData())
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_which_renderers_take_images(family: str) -> None:
-    assert is_multimodal(renderer_of(family)) == (family in WITH_IMAGES)
 
 
 def test_which_models_take_images() -> None:
@@ -471,44 +417,13 @@ def test_shapes_of_parts(tmp_path: Path) -> None:
     assert image_part(words("a"), 0, 0) is None
 
 
-def test_files_are_turned_as_they_say(tmp_path: Path) -> None:
-    """As Transformers loads them; what is a PIL image already is the caller's."""
-    image, file = picture(40, 8), tmp_path / "a.jpg"
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by 90 degrees
-    image.save(file, exif=exif)
-    grid = items(seeing("qwen3-vl").render(asked(part(str(file)))))[0]["image_grid_thw"].tolist()
-    assert grid == [[1, 10, 2]]
-    with Image.open(file) as opened:
-        assert items(seeing("qwen3-vl").render(asked(part(opened))))[0]["image_grid_thw"].tolist() == [[1, 2, 10]]
-
-
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "CMYK"])
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
 def test_modes(mode: str) -> None:
     """What the processor makes of an image is what the processor alone makes of it."""
     image = picture(24, 16, mode=mode)
     (item,) = items(seeing("qwen3-vl").render(asked(part(image))))
     alone = qwen_processor()(images=[image], return_tensors="np")
     assert np.array_equal(item["pixel_values"], alone["pixel_values"])
-
-
-def test_hashes_tell_images_apart() -> None:
-    palettes = [Image.new("P", (2, 2)) for _ in range(2)]
-    palettes[0].putpalette([255, 0, 0] * 256)
-    palettes[1].putpalette([0, 255, 0] * 256)
-    images = [picture(4, 6), picture(6, 4), picture(4, 6, 1), picture(4, 6, mode="L"), picture(4, 6, mode="RGBA")]
-    hashes = {image_hash(image) for image in (*images, *palettes, Image.new("RGB", (4, 6)), Image.new("RGB", (6, 4)))}
-    assert len(hashes) == 9
-    assert image_hash(picture(4, 6)) == image_hash(picture(4, 6).copy())
-
-
-def turned(tag: bytes) -> bytes:
-    """A photograph to be turned, whose EXIF data has a text under this tag; Pillow writes the data anew."""
-    head = b"Exif\0\0MM\0*\0\0\0\x08\0\x02"
-    fields = tag + b"\0\x02\0\0\0\x06\0\0\0&" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0"
-    file = io.BytesIO()
-    picture(24, 16).save(file, "JPEG", exif=head + fields + b"\0\0\0\0hello\0")
-    return file.getvalue()
 
 
 HALF = png(picture(50, 50))[:400]
@@ -523,8 +438,6 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
         "unsupported_content",
         r"content\.1 is of type 'image_url' and holds",
     ),
-    "a null": ({"type": "image", "image": None}, "unsupported_content", "holds no image; expected a PIL image"),
-    "a text too": (words("x") | {"image": "a.png"}, "unsupported_content", "'text' and also holds an image"),
     "a video": (
         {"type": "video", "video": "a.mp4"},
         "unsupported_media",
@@ -534,22 +447,15 @@ BROKEN: dict[str, tuple[Any, str, str]] = {
     "an array": (part(np.zeros((4, 4, 3), np.uint8)), "wrong_type", r"content\.1 is a ndarray; expected .*fromarray"),
     "a number": (part(3), "wrong_type", r"content\.1 is a int; expected a PIL image"),
     "no file": (part("gone.png"), "broken_image", r"content\.1: no such file: 'gone\.png'"),
-    "a folder": (part("."), "broken_image", "no image that Pillow can read"),
-    "a NUL": (part("a\0b"), "broken_image", "no image that Pillow can read"),
     "a url": (
         part("https://a.b/c.png"),
         "image_on_network",
         r"is at 'https://a\.b/c\.png'; nothing is fetched .*Download",
     ),
-    "an upper url": (part("HTTP://a.b/c.png"), "image_on_network", "Download it first"),
     "broken bytes": (part(b"no image"), "broken_image", "no image that Pillow can read"),
-    "no bytes": (part(b""), "broken_image", "no image that Pillow can read"),
     "half a file": (part(HALF), "broken_image", "no image that Pillow can read"),
     "a broken URI": (part("data:image/png;base64,???"), "broken_image", r"content\.1 is not base64"),
     "a URI of text": (part("data:image/svg+xml,<svg/>"), "broken_image", "expected data:image/png;base64"),
-    "an empty URI": (part("data:image/png;base64,"), "broken_image", "no image that Pillow can read"),
-    "a text where its EXIF has a number": (part(turned(b"\x01\x09")), "broken_image", "no image that Pillow can read"),
-    "a resolution that is a text": (part(turned(b"\x01\x1b")), "broken_image", "no image that Pillow can read"),
     "too long and thin": (
         part(picture(900, 1)),
         "image_refused",
@@ -569,36 +475,6 @@ def test_bad_images(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert "message 0" in str(caught.value)
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 500
-
-
-def test_a_url_of_a_megabyte_is_not_shown() -> None:
-    with pytest.raises(MessageError) as caught:
-        seeing("qwen3-vl").render(asked(part("data:" + "x" * 1_000_000)))
-    assert len(str(caught.value)) < 300
-
-
-class Odd:
-    """A processor whose answers do not fit."""
-
-    merge_size = 2
-
-    def __init__(self, **answer: Any) -> None:
-        self.answer = answer
-
-    def __call__(self, images: Any, **options: Any) -> Any:
-        return self.answer
-
-
-def test_processors_that_answer_oddly() -> None:
-    def render(**answer: Any) -> None:
-        create_renderer(folder_of("qwen3-vl"), "qwen3-vl", processor=Odd(**answer)).render(asked(part(picture())))
-
-    with pytest.raises(UsageError, match=r"the processor gives pixel_values and a grid of shape \(0,\)"):
-        render(pixel_values=1)
-    with pytest.raises(UsageError, match=r"grid of shape \(2, 3\) for one image"):
-        render(image_grid_thw=np.ones((2, 3)))
-    with pytest.raises(MessageError, match=r"message 0: content\.0: the processor gives this image 0 tokens"):
-        render(image_grid_thw=np.ones((1, 3)))
 
 
 @families
@@ -622,11 +498,11 @@ def test_images_without_a_processor(family: str) -> None:
         renderer_of(family).render_many([chat])
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in WITH_IMAGES])
-def test_families_without_images(family: str) -> None:
-    with pytest.raises(MessageError, match=r"message 0: content\.1 is of type 'image'; expected a text part") as caught:
-        renderer_of(family).render(asked(words("a"), part(picture())))
-    assert caught.value.reason == "unsupported_content"
+def test_families_without_images() -> None:
+    for family in set(FAMILIES) - set(WITH_IMAGES):
+        with pytest.raises(MessageError, match=r"content\.1 is of type 'image'; expected a text part") as caught:
+            renderer_of(family).render(asked(words("a"), part(picture())))
+        assert caught.value.reason == "unsupported_content"
 
 
 def test_templates_show_images_and_make_no_ids_of_them() -> None:

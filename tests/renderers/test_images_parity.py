@@ -108,16 +108,9 @@ def test_random_conversations(folder: Path, family: str) -> None:
     assert sweep(folder, family, 10, seed=1) > 10
 
 
-@pytest.mark.slow
 @needs_assets
 @pairs
-def test_many_more_random_conversations(folder: Path, family: str) -> None:
-    sweep(folder, family, 1000, seed=2)
-
-
-@needs_assets
-@pairs
-@pytest.mark.parametrize("text", ["a", " ", "\n", "\n\n", ".", "<", "é", "\u3000", "1"])
+@pytest.mark.parametrize("text", ["a", "\n", ".", "\u3000"])
 def test_what_stands_beside_an_image(folder: Path, family: str, text: str) -> None:
     """White space at the ends, merges over the edge, images side by side."""
     image, other = picture(30, 20), picture(9, 40, seed=1)
@@ -130,20 +123,3 @@ def test_what_stands_beside_an_image(folder: Path, family: str, text: str) -> No
         images = [(0, part) for part in parts if not isinstance(part, str)]
         made = processed(folder, family, expected, [image for _, image in images])
         check_processed(renderer_of(folder, family).render(chat, add_generation_prompt=True), made, images)
-
-
-@needs_assets
-@pairs
-def test_what_templates_do_with_images_of_assistants_and_systems(folder: Path, family: str) -> None:
-    """Listed in docs/deviations.md: ours refuses them."""
-    shown = [{"type": "image", "image": picture()}, {"type": "text", "text": "b"}]
-    user: dict[str, Any] = {"role": "user", "content": "a"}
-    token = FAMILIES[family].image_tokens[1]  # type: ignore[attr-defined]
-    written = official_text(folder, family, [user, {"role": "assistant", "content": shown}], None, {})
-    assert (token in written) == (family != "qwen3-vl")
-    try:
-        written = official_text(folder, family, [{"role": "system", "content": shown}, user], None, {})
-    except Exception:  # whatever the template fails with
-        written = "refused"
-    assert (written == "refused") == (family in ("qwen3.5", "qwen3.6"))
-    assert (token in written) == (family == "kimi-k2.5")

@@ -7,9 +7,7 @@ import os
 import pickle
 import random
 import resource
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -50,7 +48,7 @@ def process(source: str = CHATML, limits: Isolation | None = None, clock: Any = 
 
 
 @needs_assets
-@pytest.mark.parametrize("path", TEMPLATES[::2], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", TEMPLATES[::6], ids=lambda path: path.stem)
 def test_texts_are_those_of_a_rendering_here(path: Path) -> None:
     source, rng = path.read_text(encoding="utf-8"), random.Random(path.stem)
     here, apart = compile_template(source, day), process(source)
@@ -74,15 +72,6 @@ def outcome(render: Callable[[dict[str, Any]], str], given: dict[str, Any]) -> s
 def test_errors_and_odd_texts_are_the_same(source: str) -> None:
     here, given = compile_template(source, no_clock), {**GIVEN, "n": 0, "x": "é\ud800\U0001f991"}
     assert outcome(process(source, clock=no_clock).render, given) == outcome(partial(run_template, here), given)
-
-
-def test_a_template_that_cannot_be_compiled() -> None:
-    with pytest.raises(TemplateError, match="line 1: "):
-        process("{% for %}")
-
-
-def test_the_clock_is_asked() -> None:
-    assert process(DAYS).render(GIVEN) == "26hellohi"
 
 
 def test_values_that_are_no_json_are_refused() -> None:
@@ -152,34 +141,6 @@ def test_a_process_that_stops_or_ends_is_replaced(monkeypatch: pytest.MonkeyPatc
     assert stuck.render(GIVEN) == ended.render(GIVEN) == TEXT
 
 
-def test_a_child_that_drips_or_does_not_read_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for statement in (
-        "i._receive = lambda c: [(c.sendall(b' '), time.sleep(.1)) for _ in iter(int, 1)]",
-        "i._receive = lambda c: time.sleep(60)",
-    ):
-        with monkeypatch.context() as patch:
-            in_the_child(patch, "import niels_gpt.renderers.template.isolation as i, time; " + statement)
-            with pytest.raises(IsolationError, match=r"more than 0\.5 seconds"):
-                process(CHATML + "{# " + "x" * 10_000_000, Isolation(seconds=0.5))
-
-
-@pytest.mark.parametrize(
-    "reply",
-    ['{"text": 1}', '{"text": null}', '{"error": 1}', '{"error": ["a"]}', "{}", "[]", "7", "nonsense", "[" * 100_000],
-)
-def test_what_a_child_says_is_checked(reply: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = reply if len(reply) < 100 else f"{reply[0]}' * {len(reply)} + '"
-    in_the_child(
-        monkeypatch,
-        "import niels_gpt.renderers.template.isolation as i; old = i._line; "
-        f"i._line = lambda m: old(m) if m == {{'text': ''}} else ('{said}\\n').encode()",
-    )
-    with pytest.raises(
-        IsolationError, match=r"the process of the chat template sent|the chat template ended its process"
-    ):
-        process().render(GIVEN)
-
-
 def test_the_child_has_nothing_to_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No secret of the environment, and no file can be written."""
     monkeypatch.setenv("HF_TOKEN", "secret")
@@ -193,20 +154,31 @@ def test_the_child_has_nothing_to_tell(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not target.exists() or target.stat().st_size == 0
 
 
-@pytest.mark.parametrize("limits", [{"memory": 1}, {"seconds": 0}, {"seconds": float("nan")}])
-def test_limits_have_a_range(limits: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="expected"):
-        Isolation(**limits)
+DOUBLED = "{% set ns = namespace(x='x', l=[1], n=3) %}{% for i in range(60) %}WHAT{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        DOUBLED.replace("WHAT", "{% set ns.x = ns.x | replace('x', 'xx') %}"),
+        DOUBLED.replace("WHAT", "{% set ns.l = ns.l + ns.l %}"),
+        DOUBLED.replace("WHAT", "{% set ns.n = ns.n * ns.n %}"),
+        "{{ messages[0].content | center(20000000000) }}",
+        "{{ '%20000000000s' % messages[0].content }}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% for i in range(300) %}{{ 'x' * 1000000 }}{% endfor %}",
+        "{{ " + "1 + " * 30000 + "1 }}",
+    ],
+)
+def test_bombs_end_in_an_error(source: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((TemplateError, MessageError)) as caught:
+        process(source, Isolation(memory=1 << 29, seconds=0.5)).render(GIVEN)
+    assert len(str(caught.value)) < 3000
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < isolation.LONGEST_REPLY
 
 
 # ---- the life of a process
-
-
-def test_a_child_that_was_killed_is_started_again() -> None:
-    apart = process()
-    os.kill(apart._process.pid, signal.SIGKILL)
-    apart._process.wait()
-    assert apart.render(GIVEN) == TEXT
 
 
 def test_a_fork_has_a_child_of_its_own() -> None:
@@ -221,56 +193,6 @@ def test_a_fork_has_a_child_of_its_own() -> None:
         assert file.read() == TEXT
     os.waitpid(forked, 0)
     assert apart.render(GIVEN) == TEXT
-
-
-def test_a_fork_does_not_wait_for_a_thread_that_it_has_not() -> None:
-    """Another thread renders while this one forks."""
-    apart = process("{{ strftime_now('%d') }}", clock=lambda form: (asked.set(), forked.wait(20), "26")[2])
-    asked, forked = threading.Event(), threading.Event()
-    thread = threading.Thread(target=apart.render, args=(GIVEN,))
-    thread.start()
-    asked.wait(20)
-    if not (child := os.fork()):
-        signal.alarm(20)
-        forked.set()
-        os._exit(apart.render(GIVEN) != "26")
-    assert os.waitpid(child, 0)[1] == 0
-    forked.set()
-    thread.join()
-    assert apart.render(GIVEN) == "26"
-
-
-def test_an_interrupted_rendering_leaves_no_reply_for_the_next() -> None:
-    def interrupt(form: str) -> str:
-        if form == "%d":
-            raise KeyboardInterrupt
-        return form
-
-    apart = process("{{ strftime_now(messages[0].content) }}", clock=interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        apart.render({"messages": [{"content": "%d"}]})
-    assert apart.render({"messages": [{"content": "%Y"}]}) == "%Y"
-
-
-def test_a_clock_that_fails_is_an_error_of_the_template() -> None:
-    clock, given = (lambda form: f"{1 // 0}"), {**GIVEN}
-    here = compile_template(DAYS, clock)
-    assert outcome(process(DAYS, clock=clock).render, given) == outcome(partial(run_template, here), given)
-
-
-def test_threads_share_a_child() -> None:
-    apart, got = process(DAYS), []
-    chats = [[{"role": "user", "content": f"{number} " * 20_000}] for number in range(4)]
-
-    def work(chat: Any) -> None:
-        got.extend(apart.render({"messages": chat}) == "26" + chat[0]["content"] for _ in range(5))
-
-    threads = [threading.Thread(target=work, args=(chat,)) for chat in chats]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert got == [True] * 20
 
 
 def test_a_process_ends_with_its_owner() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -10,12 +9,11 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
-from niels_gpt.renderers.completions.parsed import ParsedResponse, ToolCallParseStatus
+from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.registry import FAMILIES
 from tests.assets import ASSETS, encoder_at, needs_assets
 from tests.renderers.small import assistant, call, family, result, user
-from tests.renderers.sweeps import served_and_said
 from tests.renderers.test_parity import official_text
 
 CYCLE = [user(), assistant("a", tool_calls=[call()]), result(), assistant("b")]
@@ -70,61 +68,6 @@ def test_thinking_is_kept_in_tool_cycles_alone(chat: list[Any], kept: list[int])
 
 # ---- completions that do not close their reasoning
 
-PREFILLED = (
-    *("qwen3.5", "qwen3.6", "qwen3.8", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3", "kimi-k2.5", "minimax-m2"),
-    *("nemotron-3", "nemotron-3-ultra"),
-    *("deepseek-r1", "deepseek-v4", "deepseek-v4-preview", "deepseek-v4.1"),
-)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_families_whose_prompts_open_the_reasoning(name: str) -> None:
-    """All that can call tools are in `PREFILLED`."""
-    opens = family(name).prefill().strip() == "<think>"
-    assert (opens and family(name).calls is not None) == (name in PREFILLED)
-
-
-@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "cut"])
-@pytest.mark.parametrize("name", PREFILLED)
-def test_calls_behind_reasoning_that_is_not_closed(name: str, stopped: bool) -> None:
-    """Models do this; the reasoning ends where the calls begin."""
-    renderer = family(name)
-    chat = [user(), assistant("", reasoning_content="hm", tool_calls=[call("get", 0), call("put", 1)])]
-    said = renderer.encoder.decode(served_and_said(renderer, chat, None)[1])
-    stop = renderer.encoder.decode(renderer.get_stop_token_ids()[:1])
-    text = said.removesuffix(stop).partition("</think>")[2]
-    parsed = renderer.parse_response(ids_of(renderer, "hm" + text.lstrip() + (stop if stopped else "")))
-    assert [(read.name, read.arguments, read.status) for read in parsed.tool_calls] == [
-        ("get", {"city": "x"}, ToolCallParseStatus.OK),
-        ("put", {"city": "x"}, ToolCallParseStatus.OK),
-    ]
-    told = (parsed.reasoning_content, parsed.content)
-    assert told == (("hm", "") if not renderer.block_may_be_missing or not stopped else (None, "hm"))
-
-
-@pytest.mark.parametrize("name", PREFILLED)
-def test_reasoning_that_was_cut_is_reasoning(name: str) -> None:
-    parsed = family(name).parse_response(ids_of(family(name), "let me see"))
-    assert (parsed.reasoning_content, parsed.content, parsed.tool_calls) == ("let me see", "", [])
-
-
-def test_what_minimax_writes_without_a_block_is_read_back() -> None:
-    """Its template writes no block for a turn without reasoning, although its generation prompt opens one."""
-    renderer = family("minimax-m2")
-    calls = [call("get", 0), call("put", 1)]
-    texts = ("hello", "", "naïve 🤖\n\nx", "a < b", "no <tool_call> here")
-    reasonings = (None, "hm", "the lazy\n\ndog")
-    for text, reasoning, asked in itertools.product(texts, reasonings, ([], calls[:1], calls)):
-        message = assistant(text, **({} if reasoning is None else {"reasoning_content": reasoning}))
-        message |= {"tool_calls": asked} if asked else {}
-        rendered = renderer.render([user(), message])
-        facts = zip(rendered.token_ids, rendered.message_indices, rendered.sampled_mask, strict=True)
-        parsed = renderer.parse_response([token for token, owner, sampled in facts if owner == 1 and sampled])
-        assert (parsed.content, parsed.reasoning_content) == (text, reasoning)
-        assert [(read.name, read.arguments) for read in parsed.tool_calls] == [
-            (one["function"]["name"], one["function"]["arguments"]) for one in asked
-        ]
-
 
 # ---- gpt-oss says more than one thing before a call
 
@@ -148,22 +91,6 @@ def test_a_preamble_of_gpt_oss_is_rendered_as_it_was_said() -> None:
     later = renderer.text([*chat, result(name="get"), assistant("4"), user()])
     assert "hm<|end|>" not in later
     assert "<|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant to=" in later
-
-
-@pytest.mark.parametrize("channel", ["analysis", "commentary"])
-def test_turns_of_gpt_oss_are_read_back(channel: str) -> None:
-    """parse(render(x)) == x; but by default a text alone before a call is analysis, as the official template has it."""
-    renderer = family("gpt-oss", text_before_calls=channel)
-    for content, reasoning, asks in itertools.product(("", "look", "a\n<b> é"), (None, "hm", "x\n\ny "), (True, False)):
-        message = assistant(content, **({} if reasoning is None else {"reasoning_content": reasoning}))
-        message |= {"tool_calls": [call()]} if asks else {}
-        prompt, said = served_and_said(renderer, [user(), message], None)
-        read = as_message(renderer.parse_response(said))
-        if channel == "analysis" and asks and content and reasoning is None:
-            assert (read["content"], read["reasoning_content"]) == ("", content)
-        else:
-            assert read == message
-        assert renderer.render_ids([user(), read]) == prompt + said
 
 
 # ---- roles and parts

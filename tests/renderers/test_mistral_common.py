@@ -1,16 +1,14 @@
 """Mistral's families against `mistral-common`, with which Mistral serves its models: the ids of requests.
 
 Its Tekken vocabulary is in its wheel. Here it is cut to 3 000 tokens, which load in no time, and gets the control
-tokens of each version; the same merges make a `tokenizers.Tokenizer` for our side.
+tokens of each version; our side takes the library's tokenizer object.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("mistral_common")
 import mistral_common
-from mistral_common.exceptions import MistralCommonException
 from mistral_common.protocol.instruct.chunk import TextChunk, ThinkChunk
 from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, ToolMessage, UserMessage
 from mistral_common.protocol.instruct.normalize import normalizer_for_tokenizer_version
@@ -33,14 +30,13 @@ from mistral_common.tokens.tokenizers.instruct import (
     InstructTokenizerV13,
 )
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import TOOLS, Messages, conversation
 from tests.renderers.sweeps import wanted
-from tests.renderers.tiny_families import TOKENS, Tokens, byte_level
+from tests.renderers.tiny_families import TOKENS
 
 VERSIONS = {
     "mistral-v7": (TokenizerVersion.v7, InstructTokenizerV7, MistralRequestValidatorV5),
@@ -91,57 +87,10 @@ def judge_of(family: str, size: int) -> Any:
     return kind(tekken)
 
 
-def ours_of(family: str, size: int) -> Family:
-    """Our renderer over the same vocabulary."""
-    ranks = {token.encode("latin-1"): rank for token, rank in _spelled(size).items()}
-    alphabet = _byte_letters()
-    tokenizer = Tokenizer(models.BPE(vocab=_vocab(ranks, alphabet), merges=_merges(ranks, alphabet)))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(tekken_file()["config"]["pattern"]), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    spellings = [SPELLINGS.get(rank, f"<SPECIAL_{rank}>") for rank in range(CONTROLS)]
-    tokenizer.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in spellings])
-    return FAMILIES[family](tokenizer)
-
-
-def _spelled(size: int) -> dict[str, int]:
-    vocab = tekken_file()["vocab"][:size]
-    return {base64.b64decode(token["token_bytes"]).decode("latin-1"): token["rank"] for token in vocab}
-
-
-def _byte_letters() -> dict[int, str]:
-    """The letter that byte-level BPE writes for each byte, as GPT-2 chose them."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + at) for at, byte in enumerate(hidden)}
-
-
-def _vocab(ranks: dict[bytes, int], alphabet: dict[int, str]) -> dict[str, int]:
-    """Control tokens first, as in Tekken's ids."""
-    texts = {"".join(alphabet[byte] for byte in token): rank + CONTROLS for token, rank in ranks.items()}
-    return {SPELLINGS.get(rank, f"<SPECIAL_{rank}>"): rank for rank in range(CONTROLS)} | texts
-
-
-def _merges(ranks: dict[bytes, int], alphabet: dict[int, str]) -> list[tuple[str, str]]:
-    """The pair that each token is merged from: what byte-pair encoding by rank makes of it before its last merge."""
-    merges = []
-    for token in sorted((token for token in ranks if len(token) > 1), key=ranks.__getitem__):
-        parts = [bytes([byte]) for byte in token]
-        while len(parts) > 2:
-            pairs = [ranks.get(one + two, len(ranks)) for one, two in pairwise(parts)]
-            at = min(range(len(pairs)), key=pairs.__getitem__)
-            parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        merges.append(tuple("".join(alphabet[byte] for byte in part) for part in parts))
-    return merges  # type: ignore[return-value]
-
-
 @cache
 def pair_of(family: str) -> tuple[Any, Family]:
-    return judge_of(family, 3000), ours_of(family, 3000)
+    judge = judge_of(family, 3000)
+    return judge, FAMILIES[family](judge.tokenizer)  # a repository may hold tekken.json alone
 
 
 def their_ids(judge: Any, family: str, messages: Messages, tools: Any) -> list[int]:
@@ -208,24 +157,6 @@ def test_ids_of_random_requests(family: str, number: int) -> None:
 
 
 @families
-def test_their_tokenizer_object_is_taken(family: str) -> None:
-    """A repository may hold tekken.json alone: `mistral-common` loads it, and our renderer takes that."""
-    judge, _ = pair_of(family)
-    ours = FAMILIES[family](judge.tokenizer)
-    for messages, tools in requests(family, 20, seed=3):
-        assert ours.render_ids(messages, tools=tools) == their_ids(judge, family, messages, tools)
-
-
-@pytest.mark.slow
-@families
-def test_ids_with_the_whole_vocabulary(family: str) -> None:
-    size = tekken_file()["config"]["default_vocab_size"] - CONTROLS
-    judge, ours = judge_of(family, size), ours_of(family, size)
-    for messages, tools in requests(family, 500, seed=2):
-        assert ours.render_ids(messages, tools=tools) == their_ids(judge, family, messages, tools)
-
-
-@families
 def test_results_are_json_in_one_form(family: str) -> None:
     """As their library does before it encodes, whatever the tool returned."""
     judge, ours = pair_of(family)
@@ -241,19 +172,6 @@ def test_results_are_json_in_one_form(family: str) -> None:
     assert '"\\ud83d"' in ours.text(half)
 
 
-@pytest.mark.parametrize("family", ["mistral-v7", "mistral-v11"])
-def test_ids_of_calls_that_both_refuse(family: str) -> None:
-    judge, ours = pair_of(family)
-    for call_id in ("short", "ten-letter", "1234567890"):
-        call = {"id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        with pytest.raises(MistralCommonException):
-            their_ids(judge, family, chat, None)
-        with pytest.raises(MessageError) as caught:
-            ours.render(chat)
-        assert caught.value.reason == "wrong_call_id"
-
-
 def test_results_in_another_order_than_their_calls() -> None:
     """v13 writes no ids: the library sorts the results by their calls; here they are refused."""
     judge, ours = pair_of("mistral-v13")
@@ -264,11 +182,3 @@ def test_results_in_another_order_than_their_calls() -> None:
     with pytest.raises(MessageError, match="message 2: tool_call_id is '000000002'; expected '000000001'") as caught:
         ours.render([*chat, *results[::-1]])
     assert caught.value.reason == "result_out_of_order"
-
-
-def test_reasoning_where_the_tokenizer_has_no_place_for_it() -> None:
-    """Devstral's Tekken v13 has no `[THINK]`: left out, as by every format without reasoning."""
-    controls = tuple(text for text in TOKENS["mistral-v13"].controls if "THINK" not in text)
-    ours = FAMILIES["mistral-v13"](byte_level(Tokens(controls=controls)))
-    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "r"}]
-    assert ours.text(chat) == "<s>[INST]a[/INST]b</s>"

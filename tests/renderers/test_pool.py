@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,29 +20,7 @@ def new() -> Renderer:
     return Qwen3Renderer(folder_of("qwen3"))
 
 
-def test_many_completions_are_read_at_once() -> None:
-    pool, alone = RendererPool(new, 1), family("qwen3")
-    prompt = alone.render_ids([user()], add_generation_prompt=True)
-    said = alone.render([user(), assistant("so")]).token_ids[-9:]
-    parsers = [pool.stream(prompt) for _ in range(3)]
-    for token in said:
-        for parser in parsers:
-            parser.feed([token])
-    expected = alone.parse_response(said, prompt_ids=prompt)
-    assert [parser.result() for parser in parsers] == [expected] * 3
-    assert pool.parse_response(said, prompt_ids=prompt) == expected
-
-
-def test_a_pool_of_renderers_that_cannot_stream() -> None:
-    alone = family("qwen3")
-    names = ("render", "render_ids", "parse_response", "get_stop_token_ids", "bridge_to_next_turn")
-    pool = RendererPool(lambda: SimpleNamespace(**{name: getattr(alone, name) for name in names}), 1)
-    assert pool.parse_response([], prompt_ids=[]) == alone.parse_response([])
-    with pytest.raises(UsageError, match="SimpleNamespace has no stream"):
-        pool.stream()
-
-
-@pytest.mark.parametrize("threads", [2, 8, 16])
+@pytest.mark.parametrize("threads", [8])
 def test_many_threads(threads: int) -> None:
     """50 renderings, parsings and bridges in each, at once and equal to what a renderer alone makes of them."""
     rng, alone = random.Random(threads), family("qwen3")
@@ -72,21 +48,6 @@ def test_many_threads(threads: int) -> None:
     begin = threading.Barrier(threads)
     with ThreadPoolExecutor(threads) as executor:
         assert list(executor.map(work, range(0, 3 * threads, 3))) == [50] * threads
-
-
-def test_eight_threads_render_by_a_template() -> None:
-    alone = family("template")
-    chats = [[user(f"hello {at}"), assistant("x + 1 " * at), user()] for at in range(40)]
-    expected = [alone.render(messages) for messages in chats]
-    pool = RendererPool(lambda: family("template"), 8)
-    with ThreadPoolExecutor(8) as executor:
-        assert list(executor.map(pool.render, chats * 4)) == expected * 4
-
-
-@pytest.mark.parametrize("size", [0, -1, 2.5, "3", True])
-def test_a_pool_of_none(size: Any) -> None:
-    with pytest.raises(UsageError, match=f"the pool's size is {size!r}; expected"):
-        RendererPool(new, size)
 
 
 def test_a_pool_by_name() -> None:

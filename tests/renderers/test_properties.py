@@ -10,15 +10,11 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from niels_gpt.format.sft import serialize_chat_to_ids
-from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.renderers.types import Piece
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer
 from tests.renderers.chats import forged
 from tests.renderers.sweeps import (
-    CHATML,
     Options,
-    both_cuts,
-    cases,
     cases_and_cuts,
     chats,
     conversations,
@@ -28,12 +24,11 @@ from tests.renderers.sweeps import (
     text_of,
 )
 from tests.renderers.tiny_families import folder_of, renderer_of
-from tests.tokenizer.tiny import END
 
 # ---- ids
 
 
-@conversations(6, 25)
+@conversations(4, 1500)
 @cases_and_cuts
 def test_ids_are_those_of_the_text(family: str, options: Options, split: bool, number: int) -> None:
     renderer = renderer_of(family, *options, split=split)
@@ -87,18 +82,6 @@ def test_every_token_has_the_facts_of_its_first_character(family: str, options: 
 # ---- one as many, here as there
 
 
-@both_cuts
-def test_batches_of_a_template(split: bool) -> None:
-    renderer = TemplateRenderer(folder_of("qwen3", split=split), template=CHATML)
-    made = [(forged(m, END), t) for m, t in chats("qwen3", 60, seed=9, marks=0.2, parts=False)]
-    batch = renderer.render_many([m for m, _ in made], tools=[t for _, t in made])
-    single = [renderer.render(messages, tools=tools) for messages, tools in made]
-    assert list(batch) == single
-    for (messages, tools), rendered in zip(made, single, strict=True):
-        text = renderer.text(messages, tools=tools)
-        assert renderer.encoder.decode(rendered.token_ids) == nfc("qwen3", text)
-
-
 @families
 def test_pickled_and_shared_renderers_render_the_same(family: str) -> None:
     made = chats(family, 10, seed=10)
@@ -109,15 +92,3 @@ def test_pickled_and_shared_renderers_render_the_same(family: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         runs = [pool.submit(lambda: [renderer.render(m, tools=t) for m, t in made]) for _ in range(8)]
         assert all(run.result() == expected for run in runs)
-
-
-@pytest.mark.slow
-@cases
-def test_many_more_conversations(family: str, options: Options) -> None:
-    for split in (True, False):
-        renderer = renderer_of(family, *options, split=split)
-        made = chats(family, 1500, seed=11)
-        batch = renderer.render_many([m for m, _ in made], tools=[t for _, t in made])
-        for (messages, tools), rendered in zip(made, batch, strict=True):
-            assert rendered.token_ids == official_ids(family, renderer.text(messages, tools=tools), split)
-            assert rendered == renderer.render(messages, tools=tools)

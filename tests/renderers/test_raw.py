@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import TokenizerError
 from niels_gpt.renderers.families.raw import RawRenderer, RawRendererConfig
 from niels_gpt.tokenizer import SPECIAL_TOKENS
 from tests.assets import ASSETS, encoder_at, needs_assets
@@ -60,11 +59,6 @@ def test_without_an_eos_nothing_ends(tmp_path: Path) -> None:
     said = renderer.render_ids(CHAT)[len(prompt) :]
     assert renderer.parse_response(said).content == "Rome."
     assert renderer.bridge_to_next_turn(prompt, said, CHAT[:1]) is None
-
-
-def test_an_eos_that_is_no_token(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="eos_token is '</s>', which is no added token"):
-        RawRenderer(without_eos(tmp_path, eos_token="</s>"))
 
 
 def test_our_own_tokenizer_has_an_end() -> None:

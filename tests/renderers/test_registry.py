@@ -13,27 +13,23 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import TemplateError, TokenizerError, UsageError
-from niels_gpt.renderers.base import MODEL_RENDERER_MAP, Renderer, create_renderer
+from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.renderers.base import Renderer, create_renderer
 from niels_gpt.renderers.configs import (
     AutoRendererConfig,
     DefaultRendererConfig,
     Qwen3RendererConfig,
 )
 from niels_gpt.renderers.families import all_families
-from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.image_family import takes_images
 from niels_gpt.renderers.registry import FAMILIES, config_from_name, config_of
 from niels_gpt.renderers.template.renderer import DefaultRenderer, TemplateRenderer
 from tests.renderers.small import CHATML, assistant, conversation, user
 from tests.renderers.sweeps import chats
-from tests.renderers.tiny_families import TOKENS, folder_of
-from tests.tokenizer import tiny
+from tests.renderers.tiny_families import folder_of
 
 HOUSE = [user(), assistant()]
-NAMES = ("auto", "default", "template", *FAMILIES)
 
 
 def model(folder: Path, config: Any = None, template: str | None = CHATML) -> Path:
@@ -61,7 +57,7 @@ def named(name: str) -> Any:
 # ---- auto
 
 
-@pytest.mark.parametrize("name", [name for name, family in MODEL_RENDERER_MAP.items() if family == "qwen3"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B"])
 def test_auto_by_exact_name(name: str) -> None:
     renderer = create_renderer(named(name))
     assert type(renderer) is Qwen3Renderer
@@ -90,26 +86,12 @@ def test_a_directory_that_is_called_like_a_model(tmp_path: Path, monkeypatch: py
     assert type(create_renderer(loaded)) is DefaultRenderer
 
 
-def test_our_own_tokenizer(tokenizer: Any, tokenizer_dir: Path) -> None:
-    for source in (tokenizer, tokenizer_dir, tokenizer_dir / "spm.model"):
-        assert type(create_renderer(source)) is NgptRenderer
-    kept = create_renderer(tokenizer, AutoRendererConfig(special_tokens_in_content="error"))
-    assert kept.config.special_tokens_in_content == "error"
-
-
 def test_auto_carries_its_options() -> None:
     tokenizer = named("Qwen/Qwen3-8B")
     config = create_renderer(tokenizer, AutoRendererConfig(preserve_all_thinking=True)).config
     assert config == Qwen3RendererConfig(preserve_all_thinking=True)
     config = create_renderer(tokenizer, preserve_thinking_between_tool_calls=True).config
     assert config == Qwen3RendererConfig(preserve_thinking_between_tool_calls=True)
-
-
-def test_no_template_and_no_family() -> None:
-    with pytest.raises(TemplateError, match="no chat template"):
-        create_renderer(tiny.byte_level())
-    with pytest.raises(TemplateError, match="no chat template"):
-        create_renderer(folder_of("qwen3"), "template")
 
 
 def test_nothing_there(tmp_path: Path) -> None:
@@ -131,17 +113,6 @@ def test_models_with_images_are_refused(key: str, tmp_path: Path) -> None:
     assert type(create_renderer(folder, "template")) is DefaultRenderer
     assert type(create_renderer(folder, DefaultRendererConfig())) is DefaultRenderer
     assert type(create_renderer(folder, "qwen3")) is Qwen3Renderer
-
-
-def test_models_without_images(tmp_path: Path) -> None:
-    for name, config in {"none": None, "null": {"vision_config": None}, "empty": {}}.items():
-        folder = model(tmp_path / name, config)
-        assert not takes_images(str(folder))
-        assert type(create_renderer(folder)) is DefaultRenderer
-    with pytest.raises(TokenizerError, match=r"config.json: not JSON .*ownload the file again"):
-        create_renderer(model(tmp_path / "broken", "{"))
-    with pytest.raises(TokenizerError, match=r"config.json: found a JSON list; expected an object"):
-        create_renderer(model(tmp_path / "a list", []))
 
 
 # ---- names and options
@@ -264,13 +235,12 @@ def test_models_on_the_hub(tmp_path: Path) -> None:
 # ---- how long they live
 
 
-@pytest.mark.parametrize("part", range(6))
-def test_nothing_keeps_a_renderer_that_is_used_no_more(part: int) -> None:
+def test_nothing_keeps_a_renderer_that_is_used_no_more() -> None:
     """An encoder of a real vocabulary takes up to 600 MB. What is remembered of equal tools must not hold it.
 
     Several renderers at once, because collecting garbage takes longer than all that they do.
     """
-    alive = {family: used(family) for family in [*TOKENS, "template"][part::6]}
+    alive = {family: used(family) for family in ("qwen3", "glm-5", "gpt-oss", "kimi-k2.5", "template")}
     gc.collect()
     assert not [family for family, refs in alive.items() if any(ref() is not None for ref in refs)]
 

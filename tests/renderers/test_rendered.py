@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 
@@ -47,24 +46,6 @@ def test_a_small_rendering() -> None:
     assert SMALL.content_mask_for_roles({"user"}) == [i in (3, 4, 10) for i in range(11)]
     assert SMALL.content_mask_for_roles(["assistant", "system"]) == [i in (1, 6, 7) for i in range(11)]
     assert SMALL.content_mask_for_roles(()) == [False] * 11
-
-
-def test_bodies_that_touch_stay_apart() -> None:
-    touching = RenderedTokens([1, 2, 3], [0, 0, 1], [False] * 3, [True] * 3, ["user", "user"])
-    assert touching.content_token_spans_by_role() == {"user": [(0, 2), (2, 3)]}
-
-
-def test_nothing_rendered() -> None:
-    nothing = RenderedTokens([])
-    assert (
-        nothing.tokens_per_message() == nothing.message_token_spans() == nothing.content_mask_for_roles({"user"}) == []
-    )
-    assert nothing.tokens_by_role() == nothing.role_token_spans() == nothing.content_token_spans_by_role() == {}
-    silent = RenderedTokens([], message_roles=["user", "tool"])
-    assert silent.tokens_per_message() == silent.tokens_per_message(sampled_only=True) == [0, 0]
-    assert silent.message_token_spans() == [None, None]
-    assert silent.tokens_by_role() == {"user": 0, "tool": 0}
-    assert silent.role_token_spans() == silent.content_token_spans_by_role() == {"user": [], "tool": []}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -121,9 +102,3 @@ def test_names_of_tools() -> None:
     expected = [None, None, "put", "get", "own", None, None, None, None, None, "later", None]
     assert extract_message_tool_names(normalise(messages)) == expected
     assert extract_message_tool_names([]) == []
-
-
-def test_names_of_tools_are_in_renderings() -> None:
-    messages: list[dict[str, Any]] = [user(), assistant(tool_calls=[call("put")]), result("put")]
-    assert family("qwen3").render(messages).message_tool_names == [None, None, "put"]
-    assert family("qwen3").bridge_to_next_turn([1], [2], messages[2:]).message_tool_names == [None]

@@ -37,16 +37,17 @@ def markup_of_call(name: str) -> str:
     return text.rpartition("</think>")[2].strip()
 
 
-@pytest.mark.parametrize("case", sorted({*conversations("qwen3")} - {"two blocks", "calls"}))
 @pytest.mark.parametrize("name", TOKENS)
-def test_ordinary_rows_are_proven(name: str, case: str) -> None:
-    messages, tools = conversations(name)[case]
-    try:
-        trip = renderer_of(name, ("on_unwritten", "drop")).round_trip(messages, tools=tools)
-    except MessageError:  # no row of this format
-        return
-    assert trip.proven, trip.difference
-    assert trip.difference is None
+def test_ordinary_rows_are_proven(name: str) -> None:
+    for case, (messages, tools) in conversations(name).items():
+        if case in ("two blocks", "calls"):
+            continue
+        try:
+            trip = renderer_of(name, ("on_unwritten", "drop")).round_trip(messages, tools=tools)
+        except MessageError:  # no row of this format
+            continue
+        assert trip.proven, trip.difference
+        assert trip.difference is None
 
 
 @pytest.mark.parametrize("name", [name for name in TOKENS if renderer_of(name).calls is not None])
@@ -161,14 +162,16 @@ def test_samples_are_proven_with_the_reasoning_that_they_train(samples: str, tmp
     assert "message 1: reasoning_content is 'I see </think> here'" in rejected
 
 
-@pytest.mark.parametrize(
-    "text", ["<think>", "</think>", "a</think>b", "<tool_call>", "x <tool_call>\n{", "{", "</tool_call>"]
-)
 @pytest.mark.parametrize("name", TOKENS)
-def test_what_was_read_of_equal_markup_says_nothing_of_a_text_with_a_mark(name: str, text: str) -> None:
+def test_what_was_read_of_equal_markup_says_nothing_of_a_text_with_a_mark(name: str) -> None:
     """A batch reads one of its answers with equal markup; it proves what each conversation proves by itself."""
     renderer = renderer_of(name, ("on_unwritten", "drop"))
-    said = [assistant(f"It says {text}."), assistant(text), assistant("so", reasoning_content=f"hm {text} so")]
+    texts = ("<think>", "a</think>b", "x <tool_call>\n{", "{", "</tool_call>")
+    said = [
+        one
+        for text in texts
+        for one in (assistant(f"It says {text}."), assistant(text), assistant("so", reasoning_content=f"hm {text} so"))
+    ]
     plain = [assistant("fine"), assistant("so", reasoning_content="hm"), assistant(" so\n"), assistant("")]
     chats = [[user(), one] for one in [*plain, *said, *plain]]
     alone = [renderer.round_trip(chat).difference for chat in chats]

@@ -118,16 +118,6 @@ def words(samples: list[Weighted]) -> list[tuple[tuple[int, ...], int]]:
     return [(tuple(ids[:at]), ids[at]) for ids, weights in samples for at in range(len(ids)) if weights[at] > 0]
 
 
-@pytest.mark.parametrize("samples", ["auto", "per-turn"])
-@pytest.mark.parametrize("name", ["qwen3", "glm-5", "template"])
-def test_batches_and_single_renderings_agree(name: str, samples: Samples, tmp_path: Path) -> None:
-    renderer, chats = family(name), chats_of(name, 40, flags=0.3)
-    bodies = LossOn(bodies_of_roles=frozenset({"user"}))
-    for on in (LossOn(), LossOn("last_assistant_turn"), LossOn("all_tokens"), bodies):
-        alone = encoded(OneByOne(renderer), chats, samples, tmp_path, on)
-        assert encoded(renderer, chats, samples, tmp_path, on) == alone
-
-
 @pytest.mark.parametrize("preset", ["last_assistant_turn", "last_message"])
 def test_only_turns_that_count_make_samples(preset: Any, tmp_path: Path) -> None:
     renderer, chats = family("qwen3"), chats_of("qwen3", 30)
@@ -180,21 +170,6 @@ def test_a_build_keeps_the_samples_of_a_conversation_in_one_split(tmp_path: Path
         own = [samples for samples in wanted if samples[1][0] in [ids for ids, _ in found]]
         assert found == [(ids, [int(each) for each in mask]) for samples in own for ids, mask in samples]
     assert len(stored(tmp_path / "one", "val")) == 20
-
-
-def test_a_system_message_is_trained_in_a_sample_of_its_own(tmp_path: Path) -> None:
-    """The first of three; DeepSeek's format writes it right after its first id."""
-    system = {"role": "system", "content": "be kind"}
-    chat = [system, user("one"), assistant("two"), user("three"), assistant("four"), user("five"), assistant("six")]
-    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
-    renderer, on = family("deepseek-v3"), LossOn(bodies_of_roles=frozenset({"user", "system"}))
-    encoder = as_encoder(renderer, on, samples="per-turn")
-    build_episodes(chat_files([tmp_path / "chats.jsonl"]), tmp_path / "made", encoder=encoder, val_frac=0)
-    (own,) = encoded(OneByOne(renderer), [chat], "per-turn", tmp_path, on).values()
-    assert sorted(stored(tmp_path / "made", "train")) == sorted(
-        (ids, [int(each) for each in mask]) for ids, mask in own
-    )
-    assert len(own) == 3
 
 
 def test_the_command_and_a_recipe(tmp_path: Path) -> None:

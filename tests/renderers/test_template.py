@@ -57,142 +57,10 @@ def chatml(template: str = CHATML, **more: Any) -> TemplateRenderer:
     return TemplateRenderer(tokenizer_folder(), template=template, **more)
 
 
-def spans(renderer: TemplateRenderer, rendered: RenderedTokens, facts: list[bool]) -> list[str]:
-    """The text of each run of tokens for which a fact holds."""
-    found, ids = [], []
-    for token, holds in [*zip(rendered.token_ids, facts, strict=True), (0, False)]:
-        if holds:
-            ids.append(token)
-        elif ids:
-            found.append(renderer.encoder.decode(ids))
-            ids = []
-    return found
-
-
 # ---- what the facts mean
 
 
-def test_the_facts_of_a_small_conversation() -> None:
-    renderer = chatml()
-    rendered = renderer.render(CHAT)
-    assert renderer.encoder.decode(rendered.token_ids) == renderer.text(CHAT)
-    assert spans(renderer, rendered, rendered.sampled_mask) == ["hello world<|im_end|>", "<|im_end|>"]
-    assert spans(renderer, rendered, rendered.is_content) == [
-        "be brief",
-        "hello",
-        "hello world<|im_end|>",
-        "x",
-        "<|im_end|>",
-    ]
-    for index, message in enumerate(CHAT):
-        own = [owner == index for owner in rendered.message_indices]
-        assert spans(renderer, rendered, own) == [f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"]
-    assert rendered.attribution == "full"
-    assert rendered.message_roles == [message["role"] for message in CHAT]
-    assert sum(rendered.tokens_per_message()) == len(rendered.token_ids)
-    assert set(rendered.tokens_by_role()) == {"system", "user", "assistant"}
-
-
-@pytest.mark.parametrize("template", [CHATML, CHATML.replace("{% for m", "{{ messages[0].role[:0] }}{% for m", 1)])
-def test_a_conversation_that_the_assistant_begins(template: str) -> None:
-    """Nobody has spoken before; the second template cannot even be rendered without a message."""
-    renderer = chatml(template)
-    rendered = renderer.render([CHAT[2], CHAT[1], CHAT[2]])
-    assert spans(renderer, rendered, rendered.sampled_mask) == ["hello world<|im_end|>"] * 2
-
-
-def test_a_beginning_does_not_depend_on_how_it_ends() -> None:
-    """A template that wants somebody to have spoken, and that writes the last answer otherwise if a prompt follows."""
-    renderer = chatml(
-        "{{ messages[0].role[:0] }}{% for m in messages %}{{ '<|im_start|>' + m.role + ':' }}"
-        "{% if loop.last and m.role == 'assistant' and not add_generation_prompt %}"
-        "{{ '!' }}{% endif %}{{ m.content + '<|im_end|>' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant:' }}{% endif %}"
-    )
-    for chat in ([CHAT[2]], [CHAT[2], CHAT[1], CHAT[2]]):
-        rendered = renderer.render(chat)
-        last = "!hello world<|im_end|>"
-        expected = [last] if len(chat) == 1 else ["hello world<|im_end|>", last]
-        assert spans(renderer, rendered, rendered.sampled_mask) == expected
-        renderer = chatml(renderer.source)
-
-
-def test_the_generation_prompt_belongs_to_nobody() -> None:
-    renderer = chatml()
-    rendered = renderer.render(CHAT[:2], add_generation_prompt=True)
-    tail = [token for token, owner in zip(rendered.token_ids, rendered.message_indices, strict=True) if owner == -1]
-    assert renderer.encoder.decode(tail) == "<|im_start|>assistant\n"
-    assert not any(rendered.sampled_mask)
-
-
 # ---- what templates do to text
-
-HARD = {
-    "concat and set": (
-        "{% for m in messages %}{% set body %}[{{ m.content }}]{% endset %}{{ '<|im_start|>' ~ body ~ '<|im_end|>' }}"
-        "{% endfor %}"
-    ),
-    "macro": (
-        "{% macro show(t) %}({{ t | upper | lower }}){% endmacro %}"
-        "{% for m in messages %}<|im_start|>{{ show(m.content) }}<|im_end|>{% endfor %}"
-    ),
-    "json": "{% for m in messages %}<|im_start|>{{ m.content | tojson }}<|im_end|>{% endfor %}",
-    "counting first": (
-        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = loop.index %}{% endfor %}"
-        "{% for m in messages %}{% if loop.last %}{% continue %}{% endif %}<|im_start|>{{ m.content }}<|im_end|>"
-        "{% endfor %}{{ ns.n }}"
-    ),
-    "percent": "{% for m in messages %}<|im_start|>{{ '(%s) %d' % (m.content, 1) }}<|im_end|>{% endfor %}",
-    "format": "{% for m in messages %}<|im_start|>{{ '({}) {:d}'.format(m.content, 1) }}<|im_end|>{% endfor %}",
-    "list": "{% for m in messages %}<|im_start|>{{ [m.content] | string }}<|im_end|>{% endfor %}",
-    "safe": "{% for m in messages %}<|im_start|>{{ m.content | safe + '<b>' }}<|im_end|>{% endfor %}",
-    "parts": ("{% for m in messages %}<|im_start|>{% for c in [m.content] %}{{ c }}{% endfor %}<|im_end|>{% endfor %}"),
-}
-
-
-def test_a_macro_that_loops_does_not_lose_the_message() -> None:
-    """What stands behind the macro's call still belongs to the message whose loop calls it."""
-    renderer = chatml(
-        "{% macro parts(c) %}{% for part in c %}{{ part.text }}{% endfor %}{% endmacro %}{% for m in messages %}"
-        "{{ '<|im_start|>' + m.role + '\n' }}{{ parts(m.content) }}{{ '<|im_end|>' }}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-    )
-    chat = [{"role": role, "content": [{"type": "text", "text": role + " x"}]} for role in ("user", "assistant")]
-    rendered = renderer.render(chat)
-    assert -1 not in rendered.message_indices
-    assert spans(renderer, rendered, rendered.sampled_mask) == ["assistant x<|im_end|>"]
-
-
-@pytest.mark.parametrize("name", HARD)
-def test_bodies_keep_their_origin(name: str) -> None:
-    renderer = chatml(HARD[name])
-    chat = [{"role": "user", "content": " hello world "}, {"role": "tool", "content": " lazy dog l "}]
-    chat.append({"role": "user", "content": "fox"})
-    plain_text = renderer.text(chat)
-    pieces = renderer.pieces(chat)
-    assert "".join(piece.text for piece in pieces) == plain_text
-    bodies = ["".join(piece.text for piece in pieces if piece.content and piece.msg == index) for index in (0, 1)]
-    assert ["".join(filter(str.isalpha, body)).lower().replace("ll", "l") for body in bodies] == [
-        "".join(filter(str.isalpha, text)).replace("ll", "l") for text in ("hello world", "lazy dog l")
-    ]
-    assert renderer.lists_unwritten().render(chat).attribution == "full"
-
-
-def test_a_content_with_spaces_around_it_is_content() -> None:
-    renderer = chatml("{% for m in messages %}<|im_start|>{{ m.content.center(9) }}<|im_end|>{% endfor %}")
-    chat = [{"role": "user", "content": "hello"}]
-    assert renderer.render(chat).attribution == "full"
-    assert [piece.text for piece in renderer.pieces(chat) if piece.content] == ["hello"]
-
-
-@pytest.mark.parametrize("written", ["m.content | urlencode", "m.content[1:]", "m.content.split(' ') | join('_')"])
-def test_a_content_that_the_template_rewrites_is_reported(written: str) -> None:
-    renderer = chatml(
-        "{% for m in messages %}<|im_start|>{{ WRITTEN }}<|im_end|>{% endfor %}".replace("WRITTEN", written)
-    )
-    found = renderer.render([{"role": "user", "content": "hello world"}]).attribution
-    changed = "partial: the template changes the contents: with other letters it writes another text"
-    assert found == f"{changed}; changed or left out: content of message 0"
 
 
 # ---- refusals
@@ -288,7 +156,7 @@ def test_text_ids_and_facts_of_the_official_templates(folder: Path) -> None:
     theirs, renderer = official(folder), ours(folder)
     rng = random.Random(7)
     compared = 0
-    for _ in range(25):
+    for _ in range(10):
         chat, tools = random_chat(rng)
         if "kimi" in folder.name:  # other ids are renamed, see test_adapting.py
             chat = [dict(message) for message in named_ids(normalise(chat))[0]]
@@ -345,7 +213,7 @@ def test_templates_without_their_tokenizers(path: Path) -> None:
     renderer = chatml(source, clock=clock, bos_token="<s>", eos_token=tiny.END)
     rng = random.Random(11)
     compared = 0
-    for _ in range(20):
+    for _ in range(8):
         chat, tools = random_chat(rng)
         if "image" in source and rng.random() < 0.7:  # such templates want contents in parts
             chat = [m | {"content": [{"type": "text", "text": m["content"]}]} for m in chat]

@@ -90,13 +90,6 @@ def test_reasoning_that_history_drops_is_not_bridged() -> None:
     assert renderer.bridge_to_next_turn(prompt, said(renderer, "hello"), [user()]) is not None
 
 
-def test_what_depends_on_the_past_is_not_bridged() -> None:
-    """A template that numbers its turns: what it adds is not the same behind every past."""
-    renderer = by_template(CHATML.replace("m.role +", "m.role + loop.index|string +"))
-    prompt = renderer.render_ids([user()], add_generation_prompt=True)
-    assert renderer.bridge_to_next_turn(prompt, said(renderer, "hello"), [user()]) is None
-
-
 def test_a_format_without_a_stop() -> None:
     """The next turn's opener ends a turn: it is there already, or nothing is."""
     renderer = by_template(NO_STOP)

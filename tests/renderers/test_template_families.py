@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -203,69 +202,6 @@ def test_a_family_is_the_template_with_its_parsers_whatever_the_tokenizer_is_cal
 
 # ---- completions
 
-WRITTEN = {
-    "command-a": '<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "f", '
-    '"parameters": {"a": [1, "x"]}},\n    {"tool_call_id": "1", "tool_name": "g", "parameters": {}}\n]<|END_ACTION|>',
-    "hunyuan": '<think>\nhm\n</think>\n<tool_calls>[{"name": "f", "arguments": {"a": [1, "x"]}}, {"name": "g", '
-    '"arguments": {}}]</tool_calls>',
-    "seed-oss": '<seed:think>hm</seed:think>\n<seed:tool_call>\n<function=f>\n<parameter=a>[1, "x"]</parameter>\n'
-    "</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=g>\n</function>\n</seed:tool_call>",
-    "apertus": '<|inner_prefix|>hm<|inner_suffix|><|tools_prefix|>[{"f": {"a": [1, "x"]}}, {"g": {}}]<|tools_suffix|>',
-    "lfm2": "<|tool_call_start|>[f(a=[1, 'x']), g()]<|tool_call_end|>",
-    "gemma-4": '<|channel>thought\nhm\n<channel|><|tool_call>call:f{a:[1,<|"|>x<|"|>]}<tool_call|><|tool_call>call:g{}'
-    "<tool_call|>",
-    "exaone-4": '<think>\nhm\n</think>\n\n<tool_call>{"name": "f", "arguments": {"a": [1, "x"]}}</tool_call>\n'
-    '<tool_call>{"name": "g", "arguments": {}}</tool_call>',
-    "llama-4": '<|python_start|><|python_end|>{"name": "f", "parameters": {"a": [1, "x"]}}'
-    '{"name": "g", "parameters": {}}',
-    "olmo-3": '<function_calls>f(a=[1, "x"])\ng()</function_calls>',
-}
-
-
-@pytest.mark.parametrize("name", WRITTEN)
-def test_calls_and_reasoning_as_the_model_writes_them(name: str) -> None:
-    renderer = reader(name)
-    parsed = renderer.parse_response(ids_of(renderer, WRITTEN[name] + "<|im_end|>"))
-    assert [(one.name, one.arguments, one.status) for one in parsed.tool_calls] == [
-        ("f", {"a": [1, "x"]}, Status.OK),
-        ("g", {}, Status.OK),
-    ]
-    assert parsed.reasoning_content == ("hm" if PARSERS[name][1] else None)
-    assert not parsed.content.strip()
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("1", 1),
-        ("-2.5e3", -2500.0),
-        ("True", True),
-        ("false", False),
-        ("None", None),
-        ("null", None),
-        ("'it''s'", "its"),
-        ('"a, b) = c"', "a, b) = c"),
-        ("'a, b) = c'", "a, b) = c"),
-        ("'\\n\\''", "\n'"),
-        ("[1, 'a', {'b': (2, 3)}]", [1, "a", {"b": [2, 3]}]),
-        ('{"a": [true, null]}', {"a": [True, None]}),
-        ("(1)", 1),
-        ("(1,)", [1]),
-        ("((), ('a' 'b'), [1,],)", [[], "ab", [1]]),
-        ("{1: 2, None: [], 'x': {}}", {"1": 2, "null": [], "x": {}}),
-        ("[0x1F, 1_000, +2, .5, 3.]", [31, 1000, 2, 0.5, 3.0]),
-        ("'''it's \"so\",\ntwo lines'''", 'it\'s "so",\ntwo lines'),
-        ("'\\x41\\101\\u00e9\\U0001F991\\d\\\n!'", "AAé🦑\\d!"),
-        ('"\\ud83e\\udd91\\/"', "🦑/"),
-    ],
-)
-def test_values_of_python_calls(value: str, expected: Any) -> None:
-    renderer = reader("lfm2")
-    text = f"<|tool_call_start|>[f(a={value}, b=1)]<|tool_call_end|>"
-    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
-    assert found.status is Status.OK
-    assert found.arguments == {"a": expected, "b": 1}
-
 
 LITERALS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -289,86 +225,6 @@ def test_python_and_json_are_read_as_their_own_readers_do(value: Any, as_json: b
     assert [(one.name, one.arguments) for one in found] == [("f", {"a": expected, "b": 1}), ("g", {})]
 
 
-LISTED = {
-    "two calls, the second cut": ('[f(a=1), g(b="x', [("f", Status.OK), ("g", Status.UNCLOSED_BLOCK)], True),
-    "text behind a call": ("[f(a=1) and so", [("f", Status.OK), (None, Status.MALFORMED_STRUCTURE)], False),
-    "the tag within a text": ("[f(a='<|tool_call_end|>x'), g()]", [("f", Status.OK), ("g", Status.OK)], False),
-    "no keyword": ("[f('x', a=1), g()]", [("f", Status.MALFORMED_STRUCTURE)], False),
-    "no value": ("[f(x, a=1), g()]", [("f", Status.MALFORMED_STRUCTURE)], False),
-    "no name": ("[(a=1)]", [(None, Status.MISSING_NAME)], False),
-    "an empty list": ("[]", [], False),
-    "nothing, and no end": ("[", [(None, Status.UNCLOSED_BLOCK)], True),
-    "a text in brackets after the list": ("[f()]<|tool_call_end|>so (a=1)", [("f", Status.OK)], True),
-}
-
-
-@pytest.mark.parametrize("case", LISTED)
-def test_what_is_in_a_list_is_a_call_or_an_attempt_at_one(case: str) -> None:
-    written, expected, is_open = LISTED[case]
-    opening, closing = "<|tool_call_start|>", "<|tool_call_end|>"
-    renderer, pieces, scaffold = reader("lfm2"), [opening + written + ("" if is_open else closing)], [True]
-    if case == "the tag within a text":  # in several tokens there
-        pieces, scaffold = [opening + "[f(a='", closing, "x'), g()]" + closing], [True, False, True]
-    ids = [token for part in renderer.encoder.encode_pieces(pieces, scaffold) for token in part.tolist()]
-    parsed = renderer.parse_response(ids)
-    assert [(one.name, one.status) for one in parsed.tool_calls] == expected
-    assert parsed.content == ("so (a=1)" if "after the list" in case else "")
-
-
-NO_VALUES = (
-    "{1}",
-    "b'x'",
-    "2j",
-    "f()",
-    "a",
-    "__import__('os')",
-    "'half",
-    "1 # one",
-    "r'x'",
-    "[1",
-    "1" * 5000,
-    "nan",
-    "-inf",
-    "+1e999",
-    "",
-)
-
-
-@pytest.mark.parametrize("value", NO_VALUES)
-def test_what_is_no_value_makes_no_call(value: str) -> None:
-    renderer = reader("lfm2")
-    text = f"<|tool_call_start|>[f(a={value})]<|tool_call_end|>"
-    (found,) = renderer.parse_response(ids_of(renderer, text)).tool_calls
-    assert (found.name, found.arguments, found.status) == ("f", None, Status.MALFORMED_STRUCTURE)
-    cut = renderer.parse_response(ids_of(renderer, f"<|tool_call_start|>[f(a={value}")).tool_calls
-    assert [one.status for one in cut] == [Status.UNCLOSED_BLOCK]
-
-
-FRAGMENTS = (*TAGS, *WRITTEN.values(), "f(", "a=1", ")", "[", "]", "{", "}", ",", '"', "'", "\n", "é", "call:f{", "x:")
-
-
-@pytest.mark.parametrize("name", [name for name in WRITTEN if name != "exaone-4"])
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.sampled_from(FRAGMENTS), max_size=9), st.integers(0, 10**6))
-def test_whatever_a_model_writes_is_read(name: str, parts: list[str], seed: int) -> None:
-    """Nothing raises, calls are in order within the ids, and reading in pieces gives the same."""
-    renderer = reader(name)
-    ids = ids_of(renderer, "".join(parts))
-    parsed = renderer.parse_response(ids)
-    end = 0
-    for call in parsed.tool_calls:
-        start, stop = call.token_span or (-1, -1)
-        assert end <= start <= stop <= len(ids)
-        json.dumps(call.arguments)
-        end = stop
-    stream, rng, at = renderer.stream(), random.Random(seed), 0
-    while at < len(ids):
-        step = rng.randint(1, 4)
-        stream.feed(ids[at : at + step])
-        at += step
-    assert stream.result() == parsed
-
-
 PLACES = {"type": "object", "properties": {"at": {"type": "string"}, "times": {"type": "integer"}}, "required": ["at"]}
 
 
@@ -388,17 +244,6 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     (found,) = renderer.parse_response(said).tool_calls
     expected = {"at": "a map", "times": 2}
     assert (found.name, found.arguments, found.status) == ("look", expected, Status.OK)
-
-
-def test_values_of_seed_oss_fill_the_space_between_their_tags() -> None:
-    """Its template writes no newline around a value, and `True` as Python prints it."""
-    renderer = reader("seed-oss")
-    parameters = {"type": "object", "properties": {"sure": {"type": "boolean"}, "text": {"type": "string"}}}
-    values = "<parameter=sure>True</parameter>\n<parameter=text>\na\n</parameter>\n"
-    text = f"<seed:tool_call>\n<function=f>\n{values}</function>\n</seed:tool_call>"
-    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    (found,) = renderer.parse_response(ids_of(renderer, text), tools=[tool]).tool_calls
-    assert (found.arguments, found.status) == ({"sure": True, "text": "\na\n"}, Status.OK)
 
 
 def test_the_page_has_the_table() -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections import OrderedDict
 from copy import copy, deepcopy
 from typing import Any
 
-import numpy as np
 import pytest
 
 from niels_gpt.errors import MessageError
@@ -40,16 +38,6 @@ def test_equal_tools_are_written_once_and_changed_ones_anew() -> None:
     tools[0]["function"]["default"]["a"].append(2)
     assert texts(tools) == [json.dumps(tools[0])]
     assert texts(offered({"a": [1]})) == before
-
-
-def test_types_that_are_not_plain_are_written_too_and_bytes_never() -> None:
-    number = np.float64(1.5)
-    for _ in range(2):
-        assert texts(offered(OrderedDict(a=1))) == texts(offered({"a": 1}))
-        assert texts(offered((1, 2))) == texts(offered([1, 2]))
-        assert texts(offered(number)) == texts(offered(1.5))
-        with pytest.raises(MessageError, match=r"tools\[0\] is not JSON: Object of type bytes"):
-            tools_of(offered(number.tobytes()))
 
 
 def test_tools_that_were_read_are_not_read_again_unless_they_were_changed() -> None:

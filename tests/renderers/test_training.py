@@ -19,8 +19,6 @@ from niels_gpt.renderers.base import (
     build_trajectory_step,
 )
 from niels_gpt.renderers.protocol import as_produced
-from niels_gpt.renderers.template.renderer import TemplateRenderer
-from tests.assets import ASSETS
 from tests.renderers.small import (
     FAMILIES,
     PRESETS,
@@ -38,7 +36,6 @@ from tests.renderers.small import (
     weights_reference,
 )
 from tests.renderers.tiny_families import TOKENS
-from tests.tokenizer import tiny
 
 GLMS = [name for name in FAMILIES if name.startswith("glm")]
 
@@ -68,18 +65,6 @@ def test_build_training_sample(name: str) -> None:
         ]
 
 
-def test_keys_that_hold_none() -> None:
-    """Arrow writes them for every key that any row has."""
-    none: dict[str, Any] = dict.fromkeys(("train", "weight", "tool_calls", "name", "reasoning_content"))
-    with_none, without = [user(**none), assistant(**none)], [user(), assistant()]
-    renderer = family("qwen3")
-    assert build_training_sample(renderer, with_none) == build_training_sample(renderer, without)
-    assert build_training_samples(renderer, with_none) == build_training_samples(renderer, without)
-    assert build_trajectory_step(renderer, with_none[:1], with_none[1:]) == build_trajectory_step(
-        renderer, without[:1], without[1:]
-    )
-
-
 @pytest.mark.parametrize("name", [*FAMILIES, "template"])
 def test_ensure_final_stop(name: str) -> None:
     renderer = family(name, on_unwritten="drop")
@@ -102,13 +87,6 @@ def test_ensure_final_stop(name: str) -> None:
     messages = [user(), assistant()]
     untrained = build_training_sample(renderer, messages, role_to_mask=lambda message: False, ensure_final_stop=True)
     assert untrained == (renderer.render_ids(messages), [False] * len(untrained[0]))
-
-
-def test_no_stop_to_put_there() -> None:
-    renderer = TemplateRenderer(tiny.byte_level(), template="{% for m in messages %}{{ m.content }}{% endfor %}")
-    assert renderer.get_stop_token_ids() == []
-    with pytest.raises(UsageError, match="names no eos"):
-        build_training_sample(renderer, [user(), assistant()], ensure_final_stop=True, allow_partial=True)
 
 
 # ---- several samples
@@ -218,25 +196,6 @@ def test_samples_of_presets(preset: Any) -> None:
         ]
 
 
-def test_nothing_to_train_is_one_sample() -> None:
-    qwen = family("qwen3")
-    for messages in ([user()], [user(), assistant(train=False), user()]):
-        assert build_training_samples(qwen, messages) == [
-            (qwen.render_ids(messages), [False] * len(qwen.render_ids(messages)))
-        ]
-
-
-@pytest.mark.skipif(not (ASSETS / "qwen3-8b").is_dir(), reason=f"no qwen3-8b in {ASSETS} (set NGPT_ASSETS)")
-def test_the_official_template_gives_the_same_samples() -> None:
-    from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
-
-    official = TemplateRenderer(ASSETS / "qwen3-8b")
-    renderer, rng = Qwen3Renderer(official.encoder), random.Random(8)
-    for _ in range(10):
-        messages = conversation(rng)
-        assert build_training_samples(official, messages) == build_training_samples(renderer, messages)
-
-
 # ---- trajectories
 
 
@@ -282,12 +241,6 @@ def test_a_step_trains_no_turn_of_its_prompt() -> None:
     assert "first" in trained
     assert "second" in trained
     assert "<tool_call>" not in trained
-
-
-def test_a_step_without_a_completion() -> None:
-    step = build_trajectory_step(family("qwen3"), [user()], [])
-    assert step["prompt_ids"] == family("qwen3").render_ids([user()])
-    assert step["completion_ids"] == []
 
 
 class Bare:
