@@ -1,16 +1,16 @@
-"""Look at data token by token: in the terminal (`niels-gpt show`, `render`) and on a local page (`niels-gpt explore`).
+"""Look at data token by token on a local page (`niels-gpt explore`); examples for `niels-gpt show` and `render`.
 
 ::
 
-    one example       example_view.py (a row of a dataset of ours, as `niels_gpt.display` shows it), html.py
+    one example       example_view.py (a conversation or a stored row, as `niels_gpt.display` shows it)
 
-    the page          server.py (HTTP)  >  api.py, requests.py (typed requests, JSON answers)  >  the modules below
+    the page          server.py (HTTP)  >  api.py (a method for each request)  >  the modules below
       renderers       renderer_list.py, rendering.py        a conversation, rendered by any family or template
       tokens          token_columns.py                      tokens as the page draws them, under every loss mask
-      rows            dataset.py (protocol), chat_rows.py, line_index.py (conversations, preferences)
-                      stored.py (datasets of ours)
-                      sample_stats.py (histograms), training_rows.py (rows as they are trained)
+      rows            dataset.py (pages, filters), chat_rows.py, line_index.py (conversations, preferences)
+                      stored.py (datasets of ours), training_rows.py (their rows as they are trained)
+                      sample_stats.py (histograms)
       comparing       drift.py                              where two renderings differ
       doctor          findings.py                           its report
-      static/         the page itself: HTML, CSS and JavaScript without a build step
+      static/         the page itself: HTML, CSS and JavaScript without a build step; html.py exports views of it
 """

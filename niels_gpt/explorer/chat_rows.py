@@ -8,35 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from niels_gpt.errors import MessageError, NielsError, UsageError
-from niels_gpt.explorer.dataset import (
-    About,
-    CompletionSummary,
-    Filter,
-    Page,
-    RowDetail,
-    RowSummary,
-    check_row,
-    scanned,
-)
+from niels_gpt.explorer.dataset import ALL_ROWS, About, Dataset, Filter, RowDetail, RowSummary
 from niels_gpt.explorer.line_index import LineIndex
 from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList, characters
 from niels_gpt.explorer.token_columns import MODES, LossMode, TokenTable
-from niels_gpt.inputs.opened import Opened, open_input
+from niels_gpt.inputs.opened import Opened
 from niels_gpt.messages import Conversation, Message, reasoning_of
 from niels_gpt.renderers.images.loading import image_part, source_of
-from niels_gpt.renderers.loss import LossOn
-from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.sources.chat_files import record_to_conversation
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.preference_files import record_to_preference
 from niels_gpt.sources.rows.preference_rows import Preference
+from niels_gpt.store.remote import address
 
 PREVIEW = 160  # characters of the first user message, in the list of rows
 SHOWN_CHARACTERS = 2000  # of a completion in the list; its tokens are shown whole
-MOST_IMAGE_BYTES = 1 << 25
 MOST_SOURCE_BYTES = 1 << 14  # of a row that cannot be used
 _IMAGE_KINDS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -46,23 +33,18 @@ _IMAGE_KINDS = (
 )
 
 
-class ChatRows:
-    """The conversations of a file, of the files of a folder, or of what the doctor opens without a path here.
+class ChatRows(Dataset):
+    """Conversations or preferences, of any number.
 
     A row of preferences is shown as its prompt with one of its completions, by default the best. Searches, filters
     and sizes take all of them.
 
     Args:
-        opened: what it is, as the doctor opens it; by default the files at `path`.
-
-    Raises:
-        InputError: the file is missing, empty, or not of a known format.
+        opened: what it is, as the doctor opens it.
     """
 
-    def __init__(self, path: Path, renderers: RendererList, opened: Opened | None = None) -> None:
-        self.opened = open_input(path) if opened is None else opened
-        self.lines, self._renderers = LineIndex(path, None if self.opened.is_here else self.opened), renderers
-        self._name = path.name
+    def __init__(self, opened: Opened, renderers: RendererList) -> None:
+        self.opened, self.lines, self._renderers = opened, LineIndex(opened), renderers
         self.splits = ["all"]
 
     def close(self) -> None:
@@ -74,19 +56,12 @@ class ChatRows:
         facts: dict[str, Any] = {"read as": self.opened.dialect}
         if self.opened.kind == "preferences":
             facts["histograms"] = "of the best completions"
-        if self.lines.files:
+        if self.opened.is_here:
             # Checked each time: the page reports a file that was deleted, although the open one could still be read.
-            facts["bytes"] = sum(file.stat().st_size for file in self.lines.files)
-        return About(
-            name=self.opened.name,
-            kind="chats",
-            unit="characters",
-            splits=self.splits,
-            rows=len(self.lines),
-            share=self.lines.share,
-            problem=self.lines.problem,
-            facts=facts,
-        )
+            facts["bytes"] = sum(Path(address(file)).stat().st_size for file in self.opened.files)
+        lines = self.lines
+        share = lines.share  # before the rows: once it is 1, all are there
+        return About(self.opened.name, "chats", "characters", self.splits, len(lines), share, lines.problem, facts)
 
     def conversation(self, row: int, completion: int = 0) -> Conversation | Rejected:
         """A row as a conversation, or the reason why it cannot be used.
@@ -97,68 +72,43 @@ class ChatRows:
         found = self._read(row)
         return _conversation_of(found, completion) if isinstance(found, Preference) else found
 
-    def _with_all_completions(self, row: int) -> Conversation | Rejected:
-        """A row with all its completions one after another: what is searched, counted and filtered."""
-        found = self._read(row)
-        if not isinstance(found, Preference):
-            return found
-        answers = [message for one in found.completions for message in one.messages]
-        return replace(found.prompt, messages=[*found.prompt.messages, *answers])
-
     def _read(self, row: int) -> Conversation | Preference | Rejected:
         record = self.lines.record(row)
         if isinstance(record, Rejected):
             return record
         is_preference = self.opened.kind == "preferences"
-        return (record_to_preference if is_preference else record_to_conversation)(
-            record, self.opened.dialect_at(record.where)
-        )
+        read = record_to_preference if is_preference else record_to_conversation
+        return read(record, self.opened.dialect_at(record.where))
 
-    def place_of(self, number: int) -> tuple[str, int]:
+    def summary(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
         """See `Dataset`."""
-        return self.splits[0], number
-
-    def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
-        """See `Dataset`."""
-        # The end of the last row is only known with the next row, or at the end of the file.
-        more = self.lines.share < 1
-        end = len(self.lines) - (more and not wanted.empty)
-        if wanted.empty:
-            stop = min(start + limit, end)
-            return Page([self._summary(row) for row in range(start, stop)], stop if stop < end else None, stop)
-        rows = range(start, end) if wanted.rows is None else [row for row in wanted.rows if start <= row < end]
-        page = scanned(rows, end, lambda row: self._matching(row, wanted), limit)
-        # All rows so far are done, but the file has more: the page asks again from there.
-        return Page(page.rows, max(start, end), end) if page.next is None and more else page
-
-    def _matching(self, row: int, wanted: Filter) -> RowSummary | None:
-        """The line of a row that passes the filter; `None` for other rows."""
-        chat = self._with_all_completions(row)
+        chat = self._read(row)
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.
-            passes = wanted.has == {"unusable"} and wanted.matches(chat.why)
-        else:
-            searched = (message for message in chat.messages if wanted.role in ("", message["role"]))
-            passes = (
-                wanted.has <= _traits_of(chat)
-                and wanted.fits(size_of(chat.messages))
-                and any(wanted.matches(text) for message in searched for text in texts_of(message))
-            )
-        return self._summary(row, chat) if passes else None
-
-    def _summary(self, row: int, chat: Conversation | Rejected | None = None) -> RowSummary:
-        chat = self._with_all_completions(row) if chat is None else chat
-        if isinstance(chat, Rejected):
-            return RowSummary(row, chat.where, "", 0, problem=chat.why)
+            passes = wanted == ALL_ROWS or (wanted.has == {"unusable"} and wanted.matches(chat.why))
+            return RowSummary(row, chat.where, "", 0, problem=chat.why) if passes else None
+        if isinstance(chat, Preference):
+            # All its completions, one after another.
+            answers = [message for one in chat.completions for message in one.messages]
+            chat = replace(chat.prompt, messages=[*chat.prompt.messages, *answers])
+        size = size_of(chat.messages)
+        searched = (message for message in chat.messages if wanted.role in ("", message["role"]))
+        passes = (
+            wanted.has <= _traits_of(chat)
+            and wanted.fits(size)
+            and any(wanted.matches(text) for message in searched for text in texts_of(message))
+        )
+        if not passes:
+            return None
         first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
         preview = "".join(texts_of(first))[:PREVIEW]
-        return RowSummary(row, chat.where, preview, size_of(chat.messages), [m["role"] for m in chat.messages])
+        return RowSummary(row, chat.where, preview, size, [m["role"] for m in chat.messages])
 
     def detail(
-        self, split: str, row: int, choice: RendererChoice, modes: list[LossMode], completion: int = 0
+        self, split: str, row: int, choice: RendererChoice, modes: Sequence[LossMode], completion: int = 0
     ) -> RowDetail:
         """See `Dataset`; of a row of preferences one of its completions."""
-        check_row(row, len(self.lines), self.lines.share, self._name)
+        self.check_row(split, row)
         found = self._read(row)
         if isinstance(found, Rejected):
             source = self.lines.line(row)[1][:MOST_SOURCE_BYTES].decode("utf-8", "backslashreplace")
@@ -171,7 +121,7 @@ class ChatRows:
             raise UsageError(f"{found.where}: completion is {completion}, but the row is no preference; leave it out")
         return self._rendered(row, found, choice, modes)
 
-    def _rendered(self, row: int, chat: Conversation, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
+    def _rendered(self, row: int, chat: Conversation, choice: RendererChoice, modes: Sequence[LossMode]) -> RowDetail:
         conversation = {"messages": chat.messages, "tools": chat.tools}
         try:
             table = self._table(chat, choice, modes)
@@ -180,7 +130,7 @@ class ChatRows:
             return RowDetail(row, chat.where, None, conversation, str(error))
         return RowDetail(row, chat.where, table, conversation)
 
-    def _table(self, chat: Conversation, choice: RendererChoice, modes: list[LossMode]) -> TokenTable:
+    def _table(self, chat: Conversation, choice: RendererChoice, modes: Sequence[LossMode]) -> TokenTable:
         return self._renderers.table(chat.messages, chat.tools, choice, modes, kwargs=chat.chat_template_kwargs)
 
     def image(self, row: int, message: int, part: int, completion: int = 0) -> tuple[bytes, str]:
@@ -190,18 +140,19 @@ class ChatRows:
             UsageError: the row has no such completion.
             MessageError: no image there; one outside of the folder, on the network, too large or of an unknown kind.
         """
-        check_row(row, len(self.lines), self.lines.share, self._name)
+        self.check_row(self.splits[0], row)
         chat = self.conversation(row, completion)
         contents = [] if isinstance(chat, Rejected) else [one["content"] for one in chat.messages]
         parts = contents[message] if 0 <= message < len(contents) else ""
-        found = (
-            image_part(parts[part], message, part) if not isinstance(parts, str) and 0 <= part < len(parts) else None
-        )
+        is_there = not isinstance(parts, str) and 0 <= part < len(parts)
+        found = image_part(parts[part], message, part) if is_there else None  # type: ignore[arg-type]
         if found is None:
             raise MessageError("no_image", f"row {row}, message {message}: part {part} is no image")
-        path = self.lines.path.resolve()
-        source, folder = source_of(found), path if path.is_dir() else path.parent
-        if isinstance(source, Path):
+        source, opened = source_of(found), Path(self.opened.name).resolve()
+        if not isinstance(source, Path):
+            data = source.getvalue()
+        else:
+            folder = opened if opened.is_dir() else opened.parent
             path = (folder / source).resolve()
             # The page is open to whatever the file names; it must not show other files of this machine.
             if not path.is_relative_to(folder):
@@ -209,46 +160,23 @@ class ChatRows:
                     "image_outside", f"{found.where}: {source} does not lie in {folder}; it is not shown"
                 )
             try:
-                with path.open("rb") as file:
-                    data = file.read(MOST_IMAGE_BYTES + 1)
+                data = path.read_bytes()
             except (OSError, ValueError) as error:
                 raise MessageError("broken_image", f"{found.where}: {source}: {error}") from error
-        else:
-            data = source.getvalue()
         kind = next((kind for begin, kind in _IMAGE_KINDS if data.startswith(begin)), None)
-        if kind is None or len(data) > MOST_IMAGE_BYTES:
-            raise MessageError(
-                "broken_image", f"{found.where}: not shown: expected PNG, JPEG, GIF or WebP up to 32 MiB"
-            )
+        if kind is None:
+            raise MessageError("broken_image", f"{found.where}: not shown: expected PNG, JPEG, GIF or WebP")
         return data, kind
 
     def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
         """See `Dataset`; what is trained follows the usual loss mode."""
-        chats = [
-            chat
-            for chat in map(self.conversation, rows)
-            # A row that the page refuses for its length would stop the sample for seconds.
-            if isinstance(chat, Conversation) and characters(chat.messages, chat.tools) <= MOST_CHARACTERS
-        ]
-        if choice.tokenizer and choice.renderer != "raw":
-            renderer = self._renderers.renderer(choice)
-            try:
-                rendered = renderer.render_many(
-                    [chat.messages for chat in chats],
-                    tools=[chat.tools for chat in chats],
-                    chat_template_kwargs=[chat.chat_template_kwargs for chat in chats],
-                )
-                weights = batch_weights(rendered, LossOn(), allow_partial=True)
-                # Trained tokens of each conversation: lengths 3 2 start at 0 3. An empty one would be counted wrongly,
-                # or raise IndexError at the end.
-                trained = np.add.reduceat(weights > 0, rendered.lengths.cumsum() - rendered.lengths)
-                return list(zip(rendered.lengths.tolist(), (trained / rendered.lengths).tolist(), strict=True))
-            except (MessageError, IndexError):
-                pass  # a conversation cannot be rendered, or is empty: each is tried on its own below
         # One mode is enough for a histogram, and each costs a pass over the tokens.
         usual = next(mode for mode in MODES if mode.name == "end_of_turn")
         found = []
-        for chat in chats:
+        for chat in map(self.conversation, rows):
+            # A row that the page refuses for its length would stop the sample for seconds.
+            if isinstance(chat, Rejected) or characters(chat.messages, chat.tools) > MOST_CHARACTERS:
+                continue
             try:
                 table = self._table(chat, choice, [usual])
             except MessageError:  # left out, as the caller expects of rows that cannot be used
@@ -306,7 +234,7 @@ def _conversation_of(row: Preference, completion: int) -> Conversation:
     return replace(row.prompt, messages=[*row.prompt.messages, *row.completions[completion].messages])
 
 
-def _summaries_of(row: Preference) -> list[CompletionSummary]:
+def _summaries_of(row: Preference) -> list[dict[str, Any]]:
     """The completions as the page lists them, the best first."""
     summaries = []
     for one in row.completions:
@@ -322,5 +250,6 @@ def _summaries_of(row: Preference) -> list[CompletionSummary]:
         if row.margin is not None and one is row.completions[0]:
             facts.append(f"margin {row.margin:g}")
         text = "\n\n".join(text for message in one.messages for text in texts_of(message))
-        summaries.append(CompletionSummary(one.name, ", ".join(facts), text[:SHOWN_CHARACTERS], len(text)))
+        shown = {"name": one.name, "facts": ", ".join(facts), "text": text[:SHOWN_CHARACTERS], "size": len(text)}
+        summaries.append(shown)
     return summaries

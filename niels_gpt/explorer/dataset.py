@@ -1,12 +1,13 @@
-"""The interface between the page and what is open: pages of rows, filters, one row in detail."""
+"""What the page shows of whatever is open: pages of rows that pass a filter, one row in detail."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.renderer_list import RendererChoice
@@ -26,22 +27,17 @@ class Filter:
     Attributes:
         text: occurs in a message, or in the decoded tokens, in upper or lower case.
         role: for chats, only messages of this role are searched; without a text, the role must occur.
-        has: for chats, all that must hold of "system", "tools", "reasoning", "multi_turn", "unusable".
+        has: for chats, all that must hold.
         min_size, max_size: in characters for chats, in tokens for stored rows; both inclusive.
         rows: only these rows, ascending; `None` for all.
     """
 
     text: str = ""
     role: str = ""
-    has: frozenset[str] = frozenset()
+    has: frozenset[Literal["system", "tools", "reasoning", "multi_turn", "unusable"]] = frozenset()
     min_size: int | None = None
     max_size: int | None = None
     rows: tuple[int, ...] | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether all rows pass."""
-        return self == Filter()
 
     def matches(self, text: str) -> bool:
         """Whether a text contains what is searched."""
@@ -50,6 +46,9 @@ class Filter:
     def fits(self, size: int) -> bool:
         """Whether a row of this size passes."""
         return (self.min_size is None or size >= self.min_size) and (self.max_size is None or size <= self.max_size)
+
+
+ALL_ROWS = Filter()
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class RowSummary:
     where: str
     preview: str
     size: int
-    roles: list[str] = field(default_factory=list)
+    roles: Sequence[str] = ()
     trained: int | None = None
     problem: str = ""
 
@@ -88,27 +87,13 @@ class Page:
 
 
 @dataclass(frozen=True)
-class CompletionSummary:
-    """One completion in a row of preferences.
-
-    Attributes:
-        name: its column, such as "chosen" or "completions 2".
-        facts: its rank, label, score and margin as a text; empty without them.
-        text: its beginning. size: its characters.
-    """
-
-    name: str
-    facts: str
-    text: str
-    size: int
-
-
-@dataclass(frozen=True)
 class RowDetail:
     """One row: its conversation if it has one, and its tokens, or the problem that prevents them.
 
     Attributes:
-        completions: of a row of preferences, all of them; the conversation ends with number `completion`.
+        completions: of a row of preferences, all of them, each with its `name` ("chosen", "completions 2"), its
+            `facts` (rank, label, score and margin as a text), its beginning, `text`, and its `size` in characters; the
+            conversation ends with number `completion`.
         source: the beginning of a row that is no conversation, as the file has it.
     """
 
@@ -117,14 +102,14 @@ class RowDetail:
     table: TokenTable | None
     conversation: dict[str, Any] | None = None
     problem: str = ""
-    completions: list[CompletionSummary] = field(default_factory=list)
+    completions: Sequence[dict[str, Any]] = ()
     completion: int = 0
     source: str = ""
 
 
 @dataclass(frozen=True)
 class About:
-    """A description of the open dataset.
+    """A description of a split of the open dataset.
 
     Attributes:
         kind: "chats", "sft", "pretrain" or "episodes".
@@ -140,72 +125,77 @@ class About:
     unit: str
     splits: list[str]
     rows: int
-    share: float
+    share: float = 1.0
     problem: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class Dataset(Protocol):
-    """Conversations (`ChatRows`) or a dataset of ours (`StoredRows`)."""
+class Dataset(ABC):
+    """Conversations (`ChatRows`) or a dataset of ours (`StoredRows`).
 
-    @property
-    def splits(self) -> list[str]:
-        """The splits that hold rows."""
+    Attributes:
+        splits: those that hold rows.
+    """
 
+    splits: list[str]
+
+    @abstractmethod
     def about(self, split: str) -> About:
         """The description of a split."""
 
-    def place_of(self, number: int) -> tuple[str, int]:
-        """The split, and the row in it, of a row that the doctor numbers through all splits."""
+    @abstractmethod
+    def summary(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
+        """The line of a row that passes the filter; `None` for other rows."""
 
-    def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
-        """Up to `limit` rows that pass the filter, from `start` on; fewer where `SCAN_SECONDS` are over."""
-
-    def detail(self, split: str, row: int, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
+    @abstractmethod
+    def detail(
+        self, split: str, row: int, choice: RendererChoice, modes: Sequence[LossMode], completion: int = 0
+    ) -> RowDetail:
         """One row with its tokens under every loss mode.
 
         Args:
             choice: how a conversation is rendered; stored rows have their tokens already.
+            completion: of a row of preferences in a file.
 
         Raises:
-            NoSuchRow: there is none.
+            NoSuchRow: there is none. UsageError: no such completion.
         """
 
-    def close(self) -> None:
-        """Close files."""
-
+    @abstractmethod
     def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
         """The length and the share of trained tokens of some rows; rows that cannot be used are left out."""
 
+    def place_of(self, number: int) -> tuple[str, int]:
+        """The split, and the row in it, of a row that the doctor numbers through all splits."""
+        return self.splits[0], number
 
-def check_row(row: int, rows: int, share: float, name: str) -> None:
-    """Raise `NoSuchRow` unless there is such a row.
+    def close(self) -> None:  # noqa: B027 (memory maps close themselves)
+        """Close files."""
 
-    Args:
-        rows: how many are known. share: how much of the file was searched for them. name: of the dataset.
-    """
-    if not 0 <= row < rows:
-        far = "" if share >= 1 else f" so far ({share:.0%} of the file is read; try again in a moment)"
-        last = f"rows 0 to {rows - 1:,}" if rows else "no rows"
-        raise NoSuchRow(f"{name} has {last}{far}; there is no row {row:,}")
+    def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
+        """Up to `limit` rows that pass the filter, from `start` on; fewer where `SCAN_SECONDS` are over."""
+        about, stop = self.about(split), time.monotonic() + SCAN_SECONDS
+        rows = range(start, about.rows) if wanted.rows is None else [row for row in wanted.rows if row >= start]
+        found: list[RowSummary] = []
+        scanned = about.rows
+        for row in rows:
+            if row >= about.rows:
+                break
+            summary = self.summary(split, row, wanted)
+            if summary is not None:
+                found.append(summary)
+            # Checked after each row, so that a slow filter still makes progress with every request.
+            if len(found) == limit or time.monotonic() > stop:
+                scanned = row + 1
+                break
+        # A file that is still read has more rows: the page asks again from here.
+        ended = scanned >= about.rows and about.share >= 1
+        return Page(found, None if ended else max(start, scanned), scanned)
 
-
-def scanned(rows: Iterable[int], end: int, summary: Callable[[int], RowSummary | None], limit: int) -> Page:
-    """The rows that pass, until there are `limit` of them or the time of a request is over.
-
-    Args:
-        rows: candidates, ascending. end: one more than the last row.
-        summary: a candidate's line; `None` if it does not pass.
-    """
-    # The time limit is checked after each row, so that a slow filter still makes progress with every request.
-    found: list[RowSummary] = []
-    stop = time.monotonic() + SCAN_SECONDS
-    # Also where no candidate is left.
-    at = 0
-    for at in rows:
-        row_summary = summary(at)
-        if row_summary is not None:
-            found.append(row_summary)
-        if len(found) == limit or time.monotonic() > stop:
-            return Page(found, at + 1 if at + 1 < end else None, at + 1)
-    return Page(found, None, end)
+    def check_row(self, split: str, row: int) -> None:
+        """Raise `NoSuchRow` unless there is such a row."""
+        about = self.about(split)
+        if not 0 <= row < about.rows:
+            far = f" so far ({about.share:.0%} of the file is read; try again in a moment)" if about.share < 1 else ""
+            last = f"rows 0 to {about.rows - 1:,}" if about.rows else "no rows"
+            raise NoSuchRow(f"{about.name} has {last}{far}; there is no row {row:,}")

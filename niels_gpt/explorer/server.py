@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
+import re
 import socket
 import threading
 import webbrowser
@@ -13,6 +13,8 @@ from typing import Any
 
 import uvicorn
 from anyio import CapacityLimiter, to_thread
+from pydantic import ValidationError, validate_call
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -21,21 +23,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from niels_gpt.errors import STORAGE_REMEDIES, NielsError, StorageError, UsageError
+from niels_gpt.errors import STORAGE_REMEDIES, MessageError, NielsError, UsageError
 from niels_gpt.explorer.api import Explorer
 from niels_gpt.explorer.dataset import NoSuchRow
 from niels_gpt.explorer.html import STATIC
-from niels_gpt.explorer.requests import (
-    Browse,
-    Compare,
-    Export,
-    Open,
-    Render,
-    Sample,
-    Train,
-    error_json,
-    parsed_request,
-)
 
 HOST = "127.0.0.1"
 MOST_BODY_BYTES = 32 * 1024 * 1024
@@ -100,79 +91,38 @@ def _foreign(headers: Mapping[bytes, bytes], method: str) -> str:
     return ""
 
 
-class Ending:
-    """Middleware that answers requests which Ctrl-C cuts off; without it uvicorn logs a traceback for each."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        begun = False
-
-        async def sent(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sent)
-        except asyncio.CancelledError:  # not raised again: the task ends here in any case
-            if not begun:
-                await JSONResponse({"error": "the explorer was ended", "kind": "Ended"}, 503)(scope, receive, send)
-
-
 def create_app(explorer: Explorer) -> Starlette:
     """The page and its API."""
-    # starlette takes the handler of the first base of an error's class that is listed. A NielsError that is an OSError
-    # too may come to either of these handlers.
-    handlers: dict[Any, Any] = {
-        NielsError: _refused,
-        HTTPException: _no_such_page,
-        ClientDisconnect: _left,
-        OSError: _unreadable,
-        Exception: _failed,
-    }
-    app = Starlette(routes=_routes(explorer), exception_handlers=handlers)
+    # starlette takes the handler of the first base of an error's class that is listed.
+    kinds = (NielsError, HTTPException, ClientDisconnect, OSError, Exception)
+    app = Starlette(routes=_routes(explorer), exception_handlers=dict.fromkeys(kinds, _refused))
     app.add_middleware(OwnMachine)
     return app
 
 
 def _routes(explorer: Explorer) -> list[Route | Mount]:
     """The page, its files, and one address for each question that it asks the explorer."""
-    # Answers are computed in threads; more at once would only take memory and time from each other.
+    # Answers are computed in threads; more at once would only take memory and time from each other. The server does not
+    # wait for them after Ctrl-C.
     limiter = CapacityLimiter(AT_ONCE)
 
-    async def computed(answer: Callable[[], Any]) -> bytes:
-        """The response body, computed in a thread; the server does not wait for it after Ctrl-C."""
+    async def computed(answer: Callable[[], tuple[bytes, str]]) -> Response:
+        data, kind = await to_thread.run_sync(answer, abandon_on_cancel=True, limiter=limiter)
+        return Response(data, media_type=kind)
 
-        def encoded() -> bytes:
-            value = answer()
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-            # A lone surrogate in the data must not fail the response.
-            return text.encode("utf-8", "replace")
-
-        return await to_thread.run_sync(encoded, abandon_on_cancel=True, limiter=limiter)
-
-    def posts(path: str, kind: Any, answer: Callable[[Any], Any]) -> Route:
+    def posts(name: str, method: Callable[..., Any]) -> Route:
         async def endpoint(request: Request) -> Response:
             body = await _body(request)
-            found = await computed(lambda: answer(parsed_request(kind, body)))
-            return Response(found, media_type="text/html" if kind is Export else "application/json")
+            return await computed(lambda: _encoded(asked(method, body)))
 
-        return Route(path, endpoint, methods=["POST"])
+        return Route(f"/api/{name}", endpoint, methods=["POST"])
 
     async def session(request: Request) -> Response:
-        return Response(await computed(explorer.session), media_type="application/json")
+        return await computed(lambda: _encoded(explorer.session()))
 
     async def image(request: Request) -> Response:
-        try:
-            place = [int(request.query_params[name]) for name in ("row", "message", "part")]
-            place.append(int(request.query_params.get("completion", 0)))
-        except (KeyError, ValueError) as error:
-            raise UsageError("expected row, message and part, and maybe completion, each a number") from error
-        data, kind = await to_thread.run_sync(lambda: explorer.image(*place), abandon_on_cancel=True, limiter=limiter)
-        return Response(data, media_type=kind)
+        place = json.dumps(dict(request.query_params)).encode()
+        return await computed(lambda: asked(explorer.image, place))
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
@@ -181,15 +131,43 @@ def _routes(explorer: Explorer) -> list[Route | Mount]:
         Route("/", page),
         Route("/api/session", session),
         Route("/api/image", image),
-        posts("/api/render", Render, explorer.render),
-        posts("/api/drift", Compare, explorer.drift),
-        posts("/api/rows", Browse, explorer.rows),
-        posts("/api/row", Open, explorer.row),
-        posts("/api/stats", Sample, explorer.stats),
-        posts("/api/training", Train, explorer.training),
-        posts("/api/export", Export, explorer.export),
+        posts("render", explorer.render),
+        posts("drift", explorer.drift),
+        posts("rows", explorer.rows),
+        posts("row", explorer.row),
+        posts("stats", explorer.stats),
+        posts("training", explorer.training),
+        posts("export", explorer.export),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
+
+
+def asked(method: Callable[..., Any], body: bytes) -> Any:
+    """Call a method of the explorer with the fields of a JSON object.
+
+    Raises:
+        UsageError: not JSON, or fields that the method does not take; the first wrong one is named.
+    """
+    try:
+        fields = from_json(body or b"{}")
+    except ValueError as error:
+        raise UsageError(f"the request: {error}") from error
+    if not isinstance(fields, dict):
+        raise UsageError("the request: expected a JSON object")
+    try:
+        return validate_call(method)(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{name}: {first['msg'][0].lower()}{first['msg'][1:]}") from error
+
+
+def _encoded(answer: Any) -> tuple[bytes, str]:
+    """An answer as bytes, and their media type."""
+    is_page = isinstance(answer, str)
+    text = answer if is_page else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+    # A lone surrogate in the data must not fail the response.
+    return text.encode("utf-8", "replace"), "text/html" if is_page else "application/json"
 
 
 async def _body(request: Request) -> bytes:
@@ -201,33 +179,29 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _refused(request: Request, error: NielsError) -> Response:
-    return JSONResponse(error_json(error), 404 if isinstance(error, NoSuchRow) else 400)
+_MESSAGE = re.compile(r"message (\d+)\b")
 
 
-async def _unreadable(request: Request, error: OSError) -> Response:
-    """A file of the data is gone, or cannot be read any more."""
-    if isinstance(error, NielsError):
-        return await _refused(request, error)
-    where = f"{error.filename}: " if error.filename else ""
-    remedy = STORAGE_REMEDIES.get(error.errno or 0, "see the system's message")
-    return await _refused(request, StorageError(f"{where}reading failed: {error.strerror or error}; {remedy}"))
-
-
-async def _no_such_page(request: Request, error: HTTPException) -> Response:
-    text = f"there is nothing at {request.url.path}" if error.status_code == 404 else str(error.detail)
-    return JSONResponse({"error": text, "kind": "HTTP"}, error.status_code)
-
-
-async def _left(request: Request, error: ClientDisconnect) -> Response:
-    """The client disconnected before its request was complete; this response is not read."""
-    return Response(status_code=400)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    # The traceback is for the terminal; the page gets one line.
-    _LOG.error("%s failed", request.url.path, exc_info=error)
-    return JSONResponse({"error": f"an error inside niels_gpt: {type(error).__name__}: {error}", "kind": "Fault"}, 500)
+async def _refused(request: Request, error: Exception) -> Response:
+    """An error as JSON; `message` is the index of the chat message that it names, so that it is shown there."""
+    status, kind, text, more = 400, type(error).__name__, str(error), dict[str, Any]()
+    if isinstance(error, MessageError):
+        found = _MESSAGE.search(text)
+        more = {"reason": error.reason, "message": int(found[1]) if found else None}
+    elif isinstance(error, NielsError):
+        status = 404 if isinstance(error, NoSuchRow) else 400
+    elif isinstance(error, HTTPException):
+        status = error.status_code
+        text = f"there is nothing at {request.url.path}" if status == 404 else str(error.detail)
+    elif isinstance(error, OSError):  # a file of the data is gone, or cannot be read any more
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = STORAGE_REMEDIES.get(error.errno or 0, "see the system's message")
+        text = f"{where}reading failed: {error.strerror or error}; {remedy}"
+    elif not isinstance(error, ClientDisconnect):  # which nobody reads the response of
+        # The traceback is for the terminal; the page gets one line.
+        _LOG.error("%s failed", request.url.path, exc_info=error)
+        status, text = 500, f"an error inside niels_gpt: {kind}: {error}"
+    return JSONResponse({"error": text, "kind": kind, **more}, status)
 
 
 def bound(port: int) -> socket.socket:
@@ -253,8 +227,9 @@ def bound(port: int) -> socket.socket:
 def server_of(explorer: Explorer) -> uvicorn.Server:
     """A server for `run(sockets=[bound(port)])`."""
     config = uvicorn.Config(
-        Ending(create_app(explorer)),
-        log_level="warning",
+        create_app(explorer),
+        # Its errors are tracebacks of requests that Ctrl-C cuts off; others are logged by `_refused`.
+        log_level="critical",
         lifespan="off",
         ws="none",
         # A line per request would hide the address and errors.

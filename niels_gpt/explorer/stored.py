@@ -2,52 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.datasets import open_dataset, token_text_of
 from niels_gpt.display.rows import raw_spelling, whole
 from niels_gpt.errors import CacheError, InputError, Mismatch, UsageError
-from niels_gpt.explorer.dataset import About, Filter, Page, RowDetail, RowSummary, check_row, scanned
+from niels_gpt.explorer.dataset import About, Dataset, Filter, RowDetail, RowSummary
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, table_of_row
 from niels_gpt.store.documents import DocumentSplit
-from niels_gpt.store.kinds import is_dataset
 from niels_gpt.store.rows import Row, Split, TokenText
-from niels_gpt.store.schema import META_NAME
 
 WINDOW = 1024  # inputs of a row of the table, where the dataset is one stream of text
 PREVIEW_TOKENS = 48  # in the list of rows
 NO_TOKENS = "the row has no tokens; loaders leave it out"
 
-Int64s = npt.NDArray[np.int64]
 
-
-class StoredRows:
+class StoredRows(Dataset):
     """A cache or an episodes dataset. A pretraining cache has training windows of 1 024 inputs as rows.
 
     Args:
         tokenizers: where its tokenizer may be; the first whose checksum fits gives the text of ids.
 
     Raises:
-        CacheError: damaged. InputError: neither, or without a row.
+        CacheError: damaged, or no dataset. InputError: without a row.
     """
 
     def __init__(self, directory: Path, tokenizers: list[str]) -> None:
-        if not is_dataset(directory):
-            raise InputError(
-                f"{directory}: expected a cache with {META_NAME}, or episodes with train/tokens.bin and "
-                "train/episodes.idx"
-            )
         self.directory, self.dataset = directory, open_dataset(directory)
         self.kind, self.special = self.dataset.kind, self.dataset.special_token_ids
         files = self.dataset.manifest.get("files", {})
-        self._sizes = {directory / name: (directory / name).stat().st_size for name in files}
+        self._file_sizes = {directory / name: (directory / name).stat().st_size for name in files}
         self.token_text = self._token_text(tokenizers)
         # Documents of a stream are shown in windows: where they begin is not recorded, and to find it would read the
         # whole split before the first page.
@@ -58,13 +48,12 @@ class StoredRows:
         self.splits = [name for name, rows in self._rows.items() if len(rows)]
         if not self.splits:
             raise InputError(f"{directory}: holds no rows; build it with more data")
-
-    def close(self) -> None:
-        """See `Dataset`; memory maps close themselves."""
+        # A window has one token more than inputs, so that its last input has a target.
+        self._sizes = {name: self._rows[name].lengths - (self.kind == "pretrain") for name in self.splits}
 
     def _check_files(self) -> None:
         """Raise `CacheError` if a mapped file has another size now: reading past its end would end this process."""
-        for path, size in self._sizes.items():
+        for path, size in self._file_sizes.items():
             found = path.stat().st_size if path.is_file() else 0
             if found != size:
                 raise CacheError(
@@ -89,62 +78,31 @@ class StoredRows:
             number -= len(rows)
         return name, number
 
-    def split(self, name: str) -> Split:
-        """The rows of a split.
-
-        Raises:
-            UsageError: no such split, or one without rows.
-        """
-        if name not in self.splits:
-            raise UsageError(f"split is {name!r}; expected one of {', '.join(self.splits)}")
-        return self._rows[name]
-
     def about(self, split: str) -> About:
         """See `Dataset`."""
         self._check_files()
-        manifest, sizes = self.dataset.manifest, self.sizes_of(split)
+        manifest, sizes = self.dataset.manifest, self._sizes[split]
         names = ("dataset_name", "source_name", "encoder", "token_dtype", "vocab_size", "mask_dtype", "seed")
         facts = {name: manifest[name] for name in names if manifest.get(name) is not None}
         facts["tokens"] = int(sizes.sum())
-        return About(str(self.directory), self.kind, "tokens", self.splits, len(sizes), 1.0, facts=facts)
-
-    def sizes_of(self, split: str) -> Int64s:
-        """The tokens of every row as the table counts them: those of a window without its last target."""
-        # A window has one token more than inputs, so that its last input has a target.
-        return self.split(split).lengths - (self.kind == "pretrain")
+        return About(str(self.directory), self.kind, "tokens", self.splits, len(sizes), facts=facts)
 
     def tokens(self, split: str, row: int) -> Row:
         """A row as the table counts it."""
-        found = self.split(split).row(row)
+        found = self._rows[split].row(row)
         # The last token of a window is only a target, and is the first input of the next window.
         return Row(row, found.ids[:-1]) if self.kind == "pretrain" else found
 
-    def page(self, split: str, start: int, limit: int, wanted: Filter) -> Page:
+    def summary(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
         """See `Dataset`."""
-        self._check_files()
-        sizes = self.sizes_of(split)
-        end = len(sizes)
-        if wanted.empty:
-            stop = min(start + limit, end)
-            return Page([self._summary(split, row) for row in range(start, stop)], stop if stop < end else None, stop)
         if wanted.text and self.token_text is None:
             raise UsageError("searching needs text: start with --tokenizer, the one that this data was built with")
-        # Sizes are compared as an array, so a text is only decoded for rows of the right size.
-        fits = sizes[start:] >= (wanted.min_size or 0)
-        if wanted.max_size is not None:
-            fits &= sizes[start:] <= wanted.max_size
-        if wanted.rows is not None:
-            fits &= np.isin(np.arange(start, end), wanted.rows)
-        rows: Iterator[int] = iter((start + np.flatnonzero(fits)).tolist())
-        return scanned(rows, end, lambda row: self._matching(split, row, wanted), limit)
-
-    def _matching(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
-        if wanted.text and not wanted.matches(self._text(self.tokens(split, row).ids)):
+        # Sizes are compared first, so that a text is only decoded for rows of the right size.
+        if not wanted.fits(int(self._sizes[split][row])):
             return None
-        return self._summary(split, row)
-
-    def _summary(self, split: str, row: int) -> RowSummary:
         tokens = self.tokens(split, row)
+        if wanted.text and not wanted.matches(self._text(tokens.ids)):
+            return None
         shown = tokens.ids[:PREVIEW_TOKENS]
         preview = self._text(shown) if self.token_text else " ".join(map(str, shown.tolist()))
         trained, problem = int(tokens.trained.sum()), "" if len(tokens) else NO_TOKENS
@@ -154,11 +112,14 @@ class StoredRows:
         text = self.token_text
         return "" if text is None else whole("".join(map(raw_spelling(text), ids.tolist())))
 
-    def detail(self, split: str, row: int, choice: RendererChoice, modes: list[LossMode]) -> RowDetail:
+    def detail(
+        self, split: str, row: int, choice: RendererChoice, modes: Sequence[LossMode], completion: int = 0
+    ) -> RowDetail:
         """See `Dataset`; the row as a training step sees it, whole."""
-        self._check_files()
-        check_row(row, len(self.split(split)), 1.0, f"{self.directory} {split}")
-        if not self.split(split).lengths[row]:
+        if completion:
+            raise UsageError("completion is for rows of preferences in files; a dataset has a row for each completion")
+        self.check_row(split, row)
+        if not len(self._rows[split].row(row)):
             return RowDetail(row, f"{split} {row}", None, problem=NO_TOKENS)
         width = WINDOW if self.kind == "pretrain" else None
         example = view_example(self.directory, row, split=split, T=width, token_text=self.token_text)

@@ -11,7 +11,7 @@ What is trained is shown under each of `MODES`: the usual choice of trained toke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ from niels_gpt.display.rows import TRAINED, whole
 from niels_gpt.messages import Message, weight_of
 from niels_gpt.renderers.kinds import CONTENT, MODEL_KINDS, Kind
 from niels_gpt.renderers.kinds import SAMPLED as OF_MODEL
-from niels_gpt.renderers.loss import LossOn
+from niels_gpt.renderers.loss import LossOn, Preset
 
 Bools = npt.NDArray[np.bool_]
 
@@ -63,6 +63,22 @@ MODES = (
     ),
 )
 DEFAULT_MODE = "end_of_turn"
+
+
+@dataclass(frozen=True)
+class CustomMode:
+    """A loss mode that is put together on the page."""
+
+    preset: Preset = "all_assistant_turns"
+    bodies_of_roles: frozenset[str] = frozenset()
+    bodies_of_tools: frozenset[str] = frozenset()
+    end_of_turn: bool = True
+
+    def mode(self) -> LossMode:
+        """The mode, to be shown with the others."""
+        kinds = MODEL_KINDS if self.end_of_turn else NO_STOPS
+        on = LossOn(self.preset, self.bodies_of_roles, self.bodies_of_tools, kinds)
+        return LossMode("custom", "Custom", "Your own choice.", on)
 
 
 SAMPLED, BODY, CONTROL, PADDING, HALF = 1, 2, 4, 8, 16  # bits of `facts`; static/token_table.js has the same
@@ -121,10 +137,6 @@ class TokenTable:
     renderer: str = ""
     tokenizer: str = ""
     marks: list[int] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The table as a JSON object."""
-        return asdict(self)
 
 
 def spelled(pieces: Sequence[bytes]) -> tuple[list[str], Bools]:

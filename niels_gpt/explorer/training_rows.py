@@ -18,7 +18,7 @@ from niels_gpt.display.example import Example
 from niels_gpt.display.rows import CONTEXT, PADDING, SCAFFOLD, TRAINED
 from niels_gpt.episodes.rows import EpisodeReader, spans_of
 from niels_gpt.errors import UsageError
-from niels_gpt.explorer.dataset import check_row
+from niels_gpt.explorer.dataset import NoSuchRow
 from niels_gpt.explorer.token_columns import TokenTable, table_of_row
 from niels_gpt.format.fitting import check_policy
 from niels_gpt.format.packing import PackPlan, pack
@@ -35,8 +35,8 @@ class Fit:
     """How rows are made: `block_size` inputs, a policy of `fitting.EPISODE_POLICIES`, packed or one episode each."""
 
     block_size: int
-    too_long: str
-    packed: bool
+    too_long: str = "head"
+    packed: bool = True
 
     def __post_init__(self) -> None:
         check_policy(self.too_long)
@@ -124,7 +124,9 @@ class TrainingRows:
         Raises:
             NoSuchRow: there is no such row.
         """
-        check_row(row, self.count(split, fit), 1.0, self._path.name)
+        n = self.count(split, fit)
+        if not 0 <= row < n:
+            raise NoSuchRow(f"{self._path.name} has {n:,} rows, counted from 0; there is no row {row:,}")
         return table_of_row(self.example(split, fit, row), {}, by_turn=False)
 
     def example(self, split: str, fit: Fit, row: int) -> Example:

@@ -242,7 +242,7 @@ def test_a_folder_of_several_kinds_has_the_rows_and_numbers_of_the_explorer(tmp_
     assert one.parent == other.parent
     found = diagnose(tmp_path).finding("text-damaged")
     assert found is not None
-    opened = ChatRows(tmp_path, RendererList(()))
+    opened = ChatRows(open_input(tmp_path), RendererList(()))
     assert opened.lines.wait(60)
     seen = [row for row in range(len(opened.lines)) if "\ufffd" in str(opened.lines.record(row))]
     opened.close()

@@ -137,6 +137,21 @@ def episodes_address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFacto
         yield found
 
 
+def report_of(rows: list[int], **facts: Any) -> dict[str, Any]:
+    """A report of the doctor with a finding at these rows; `facts` of its evidence."""
+    evidence = [{"row": row, "where": "chats.jsonl:8", "note": "this one", "message": 1, "token": 5} for row in rows]
+    finding = {
+        "rule": "never-ending",
+        "severity": "error",
+        "title": "The model <b>never</b> stops",
+        "count": 1200,
+        "rows": 41,
+    }
+    finding |= {"summary": "s", "cause": "c", "fix": "f", "thread": "huggingface/trl#1623"}
+    finding["evidence"] = [place | {"window": [], "mark": None} | facts for place in evidence]
+    return {"version": 1, "rows": 100, "findings": [finding], "skipped": {}, "judged": 50}
+
+
 def chat_file(path: Path, chats: list[Any]) -> Path:
     """A file of conversations; what is no list is written as it is."""
     lines = [json.dumps({"messages": chat}) if isinstance(chat, list) else str(chat) for chat in chats]

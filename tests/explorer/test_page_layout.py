@@ -54,7 +54,13 @@ def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     ]
     place = {"where": "chats.jsonl:8", "message": 1, "token": 5, "note": "this", "window": window, "mark": 1}
     evidence = [{"row": row, **place} for row in (7, 7, 59, 3)]
-    report = {"version": 1, "rows": 60, "findings": [{**finding, "thread": t, "evidence": evidence} for t in threads]}
+    report = {
+        "version": 1,
+        "rows": 60,
+        "skipped": {},
+        "judged": 0,
+        "findings": [{**finding, "thread": t, "evidence": evidence} for t in threads],
+    }
     (folder / "report.json").write_text(json.dumps(report))
     renderers = RendererList([str(tokenizer_dir)])
     dataset = open_dataset(chat_file(folder / "chats.jsonl", chats), renderers)
@@ -259,7 +265,7 @@ def test_long_findings_fit_a_telephone(tokenizer_dir: Path, tmp_path: Path, visi
     place = {"row": 0, "where": "a/long/path/" * 9, "message": 1, "token": 5, "note": note, "window": [], "mark": 0}
     finding = {"rule": "x", "severity": "error", "title": "contents contain the text of control tokens", "count": 2}
     finding |= {"rows": 1, "summary": note, "cause": note, "fix": "unbroken" * 20, "thread": "o/r#1"}
-    report = {"version": 1, "rows": 1, "findings": [{**finding, "evidence": [place]}] * 2}
+    report = {"version": 1, "rows": 1, "skipped": {}, "judged": 0, "findings": [{**finding, "evidence": [place]}] * 2}
     (tmp_path / "report.json").write_text(json.dumps(report))
     renderers = RendererList([str(tokenizer_dir)])
     dataset = open_dataset(chat_file(tmp_path / "chats.jsonl", [turns(2)]), renderers)

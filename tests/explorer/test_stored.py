@@ -1,4 +1,4 @@
-"""Caches and episodes in the explorer: built for real, seen as a training step sees them."""
+"""Caches and episodes on the page: built for real, seen as a training step sees them."""
 
 from __future__ import annotations
 
@@ -6,222 +6,214 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from niels_gpt.errors import InputError
+from niels_gpt.config import TrainingConfig
+from niels_gpt.doctor import diagnose
+from niels_gpt.episodes import GPTEpisodeDataLoader
+from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.dataset import Filter
+from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import RendererList
 from niels_gpt.explorer.token_columns import HALF
+from niels_gpt.explorer.training_rows import Fit
 from niels_gpt.samples import chats_file, notes_dir
 from tests.conftest import run_cli
-from tests.explorer.conftest import client_of
+from tests.explorer.conftest import report_of
+from tests.export.sources import Row, episodes
 
 
 @pytest.fixture(scope="module")
 def built(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A place with an SFT cache, a pretrain cache and episodes of the samples."""
     place = tmp_path_factory.mktemp("built")
-    chats, notes = chats_file(), notes_dir()
     for kind, given, out in (
-        (("build",), chats, "episodes"),
-        (("build", "--kind", "sft"), chats, "sft"),
-        (("build", "--kind", "pretrain"), notes, "pretrain"),
+        ((), chats_file(), "episodes"),
+        (("--kind", "sft"), chats_file(), "sft"),
+        (("--kind", "pretrain"), notes_dir(), "pretrain"),
     ):
-        done = run_cli(*kind, given, "--tokenizer", tokenizer_dir, "--out", place / out)
+        done = run_cli("build", *kind, given, "--tokenizer", tokenizer_dir, "--out", place / out)
         assert done.returncode == 0, done.stderr
     return place
 
 
-def seen(built: Path, tokenizer_dir: Path | None, kind: str) -> Any:
-    """A client of a server on one of them."""
-    renderers = RendererList([] if tokenizer_dir is None else [str(tokenizer_dir)])
-    return client_of(Explorer(renderers, open_dataset(built / kind, renderers)))
-
-
-@pytest.mark.parametrize("kind", ["sft", "episodes"])
-def test_rows_of_examples(built: Path, tokenizer_dir: Path, kind: str) -> None:
-    with seen(built, tokenizer_dir, kind) as client:
-        about = client.session()["dataset"]
-        assert about["kind"] == kind
-        assert about["splits"] == ["train", "val"]
-        rows = client.ask("/api/rows", {"limit": 200})["page"]["rows"]
-        assert len(rows) == about["rows"]
-        detail = client.ask("/api/row", {"row": 3})["table"]
-        real = detail["counts"]["total"]
-        assert real == rows[3]["size"]
-        assert detail["modes"][0]["count"] == rows[3]["trained"]
-        assert {group["role"] for group in detail["groups"]} >= {"user", "assistant"}
-        assert rows[3]["preview"][:40] in "".join(detail["texts"])
-        assert "there is no row" in client.ask("/api/row", {"row": 10_000}, 404)["error"]
-        assert "expected one of train, val" in client.ask("/api/rows", {"split": "test"}, 400)["error"]
-        val = client.ask("/api/rows", {"split": "val"})["page"]["rows"]
-        assert 0 < len(val) < len(rows)
+def seen(path: Path, tokenizer: Path | None = None, report: dict[str, Any] | None = None) -> Explorer:
+    """The explorer on a dataset."""
+    renderers = RendererList([] if tokenizer is None else [str(tokenizer)])
+    return Explorer(renderers, open_dataset(path, renderers), report)
 
 
 @pytest.mark.parametrize("kind", ["sft", "episodes", "pretrain"])
-def test_search_and_sizes(built: Path, tokenizer_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_listed_found_and_shown_whole(
+    built: Path, tokenizer_dir: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("niels_gpt.explorer.dataset.SCAN_SECONDS", 600)  # one page, however busy the machine is
-    with seen(built, tokenizer_dir, kind) as client:
-        found = client.ask("/api/rows", {"text": "WATER", "limit": 200})["page"]
-        everything = client.ask("/api/rows", {"limit": 200})["page"]["rows"]
-        assert found["next"] is None
-        texts = ["".join(client.ask("/api/row", {"row": row["row"]})["table"]["texts"]) for row in everything]
-        held = [at for at, text in enumerate(texts) if "water" in text.replace("▁", " ").lower()]
-        assert {row["row"] for row in found["rows"]} <= set(held)
-        assert held
-        sizes = [row["size"] for row in everything]
-        middle = int(np.median(sizes))
-        short = client.ask("/api/rows", {"max_size": middle, "limit": 200})["page"]["rows"]
-        assert [row["row"] for row in short] == [at for at, size in enumerate(sizes) if size <= middle]
+    explorer = seen(built / kind, tokenizer_dir)
+    assert explorer.session()["dataset"]["splits"] == ["train", "val"]
+    rows = explorer.rows(limit=200)["page"]["rows"]
+    tables = [explorer.row(row["row"])["table"] for row in rows]
+    window = kind == "pretrain"  # its last token is the first of the next
+    assert [table["counts"]["total"] - window for table in tables] == [row["size"] for row in rows]
+    texts = ["".join(table["texts"]) for table in tables]
+    assert all(row["preview"][:40] in text for row, text in zip(rows, texts, strict=True))
+    if not window:
+        assert [table["modes"][0]["count"] for table in tables] == [row["trained"] for row in rows]
+        assert {group["role"] for group in tables[3]["groups"]} >= {"user", "assistant"}
+    found = explorer.rows(wanted=Filter(text="WATER"), limit=200)["page"]
+    held = [at for at, text in enumerate(texts) if "water" in text.replace("▁", " ").lower()]
+    assert held
+    assert {row["row"] for row in found["rows"]} <= set(held)
+    middle = int(np.median([row["size"] for row in rows]))
+    short = explorer.rows(wanted=Filter(max_size=middle), limit=200)["page"]["rows"]
+    assert short == [row for row in rows if row["size"] <= middle]
+    with pytest.raises(UsageError, match="there is no row 10,000"):
+        explorer.row(10_000)
+    with pytest.raises(UsageError, match="expected one of train, val"):
+        explorer.rows("test")
 
 
-def test_ids_without_a_tokenizer(built: Path, tmp_path: Path) -> None:
-    with seen(built, None, "episodes") as client:
-        table = client.ask("/api/row", {"row": 0})["table"]
-        assert table["texts"] == [str(token) for token in table["ids"]]
-        assert "No tokenizer" in table["note"]
-        assert "searching needs text" in client.ask("/api/rows", {"text": "a"}, 400)["error"]
+def test_without_its_tokenizer_ids_are_shown(built: Path) -> None:
+    explorer = seen(built / "episodes")
+    table = explorer.row(0)["table"]
+    assert table["texts"] == [str(token) for token in table["ids"]]
+    assert "No tokenizer" in table["note"]
+    with pytest.raises(UsageError, match="searching needs text"):
+        explorer.rows(wanted=Filter(text="a"))
 
 
-def test_as_trained_is_what_the_loader_gives(built: Path, tokenizer_dir: Path) -> None:
-    from niels_gpt.config import TrainingConfig
-    from niels_gpt.episodes import GPTEpisodeDataLoader
-
-    with seen(built, tokenizer_dir, "episodes") as client:
-        asked = {"block_size": 512, "packed": True, "row": 2, "too_long": "drop_partial_turn"}
-        told = client.ask("/api/training", asked)
-        loader = GPTEpisodeDataLoader(
-            TrainingConfig(batch_size=1, block_size=512),
-            dataset_dir=built / "episodes",
-            pad_token_id=0,
-            epoch_shuffle=False,
-            epoch_drop_last=False,
-            packing=True,
-            too_long="drop_partial_turn",
-        )
-        batch = list(loader.batches("train"))[2]
-        assert told["fitted"]["rows"] == loader.steps_per_epoch("train")
-        table = told["table"]
-        n = min(batch.num_tokens, 512)
-        assert table["ids"][:n] == batch.x[0, :n].tolist()
+@pytest.mark.parametrize("kind", ["sft", "episodes"])
+@pytest.mark.parametrize(
+    "fit", [Fit(512, "drop_partial_turn"), Fit(64, "tail"), Fit(64, "skip", packed=False), Fit(300, packed=False)]
+)
+def test_as_trained_is_what_the_loader_gives(built: Path, kind: str, fit: Fit) -> None:
+    explorer = seen(built / kind)
+    loader = GPTEpisodeDataLoader(
+        TrainingConfig(batch_size=1, block_size=fit.block_size),
+        dataset_dir=built / kind,
+        pad_token_id=0,
+        epoch_shuffle=False,
+        epoch_drop_last=False,
+        episode_min_tokens=1,
+        packing=fit.packed,
+        too_long=fit.too_long,
+    )
+    batches = list(loader.batches("train"))
+    for row in (0, 2, len(batches) - 1):
+        told = explorer.training(fit, start=row, row=row)
+        fitted, table, batch = told["fitted"], told["table"], batches[row]
+        assert fitted["rows"] == len(batches)
+        n = batch.num_tokens
+        assert table["ids"][:n] == [*batch.x[0].tolist(), int(batch.y[0, -1])][:n]
         assert table["modes"][0]["count"] == batch.num_trained_tokens
-        parts = told["fitted"]["shown"][2]["parts"]
+        parts = fitted["shown"][0]["parts"]
         assert [part["episode"] for part in parts] == batch.episodes.tolist()
         assert [group["label"] for group in table["groups"]] == [f"episode {part['episode']}" for part in parts]
-        assert sum(part["length"] for part in parts) + told["fitted"]["shown"][2]["room"] == 513
-        cut = client.ask("/api/training", {"block_size": 64, "packed": False})["fitted"]
-        assert cut["cut"] > 0
-        assert cut["lost"] == sum(part["cut"] for row in _all(client, cut["rows"]) for part in row["parts"])
-        skipped = client.ask("/api/training", {"block_size": 64, "too_long": "skip"})["fitted"]
-        assert skipped["left_out"] == cut["cut"]
-        assert "expected one of head" in client.ask("/api/training", {"block_size": 64, "too_long": "x"}, 400)["error"]
-        assert "expected 1 to" in client.ask("/api/training", {"block_size": 0}, 400)["error"]
+        room = fitted["shown"][0]["room"]
+        assert sum(part["length"] for part in parts) + room == len(table["ids"]) == fit.block_size + 1
+        assert table["counts"]["padding"] == room
 
 
-def _all(client: Any, rows: int) -> list[Any]:
-    asked = {"block_size": 64, "packed": False, "limit": 200}
-    return [
-        row
-        for at in range(0, rows, 200)
-        for row in client.ask("/api/training", {**asked, "start": at})["fitted"]["shown"]
-    ]
+def test_what_a_fit_costs_is_counted(built: Path) -> None:
+    explorer = seen(built / "episodes")
+    cut = explorer.training(Fit(64, packed=False), limit=200)["fitted"]
+    assert cut["cut"] > 0
+    assert cut["lost"] == sum(part["cut"] for row in cut["shown"] for part in row["parts"])
+    assert explorer.training(Fit(64, "skip"))["fitted"]["left_out"] == cut["cut"]
+    with pytest.raises(CacheError, match="do not fit into rows of 65"):
+        explorer.training(Fit(64, "error"))
 
 
-def test_a_cache_of_examples_as_trained(built: Path, tokenizer_dir: Path) -> None:
-    """Not packed, a row is what the cache's own loader gives: the beginning of an example, and padding."""
-    index = np.load(built / "sft" / "train_idx.npy")
-    ids = np.fromfile(built / "sft" / "train_tokens.bin", "<u2")
-    with seen(built, tokenizer_dir, "sft") as client:
-        told = client.ask("/api/training", {"block_size": 64, "packed": False, "row": 3, "start": 3})
-        assert told["fitted"]["rows"] == len(index)
-        length = min(64, int(index[4] - index[3]))
-        assert told["table"]["ids"][:length] == ids[index[3] : index[3] + length].tolist()
-        assert [part["episode"] for part in told["fitted"]["shown"][0]["parts"]] == [3]
-        packed = client.ask("/api/training", {"block_size": 512, "packed": True})["fitted"]
-        assert packed["rows"] < packed["episodes"] == len(index)
+@pytest.mark.parametrize(("source", "words"), [("pretrain", "one stream of text"), (None, "build one of this file")])
+def test_as_trained_is_there_for_examples_alone(built: Path, source: str | None, words: str) -> None:
+    explorer = seen(built / source if source else chats_file())
+    with pytest.raises(UsageError, match=words):
+        explorer.training(Fit(64))
+    explorer.close()
 
 
-def test_a_stream_has_no_rows_to_pack(built: Path, tokenizer_dir: Path) -> None:
-    with seen(built, tokenizer_dir, "pretrain") as client:
-        assert "one stream of text" in client.ask("/api/training", {"block_size": 64}, 400)["error"]
+def test_damage_while_a_dataset_is_shown_is_named(built: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    """Reading a mapped file past its end would end the server."""
+    harms: dict[str, Callable[[Path], Any]] = {
+        "outside the vocabulary|not in the vocabulary": lambda path: path.write_bytes(b"\xff" * path.stat().st_size),
+        "when it was opened": lambda path: os.truncate(path, path.stat().st_size // 2),
+    }
+    for number, (kind, file) in enumerate([("sft", "train_tokens.bin"), ("episodes", "train/tokens.bin")] * 2):
+        words = list(harms)[number // 2]
+        copy = tmp_path / str(number)
+        shutil.copytree(built / kind, copy)
+        explorer = seen(copy, tokenizer_dir)
+        explorer.rows(limit=3)
+        harms[words](copy / file)
+        told = []
+        for ask in (explorer.rows, partial(explorer.row, 80)):
+            try:
+                told.append(str(ask()))
+            except CacheError as error:
+                told.append(str(error))
+        assert all(re.search(words, text) for text in told), told
 
 
-def test_chats_as_trained_are_built_first(tokenizer_dir: Path) -> None:
-    renderers = RendererList([str(tokenizer_dir)])
-    with client_of(Explorer(renderers, open_dataset(chats_file(), renderers))) as client:
-        assert "build one of this file" in client.ask("/api/training", {"block_size": 64}, 400)["error"]
+def test_findings_open_in_their_split(tmp_path: Path) -> None:
+    """The doctor counts through both splits; the page has rows of one split."""
+    train, val = [Row([token, 1], [0, 1]) for token in range(5)], [Row([9, 2], [0, 1])] * 3
+    path = episodes(tmp_path / "episodes", train, val)
+    explorer = seen(path, report=report_of([0, 4, 5, 7, -1]))
+    assert explorer.findings is not None
+    places = [(place["split"], place["row"]) for place in explorer.findings["findings"][0]["evidence"]]
+    assert places == [("train", 0), ("train", 4), ("val", 0), ("val", 2), ("", -1)]
+    listed = {split: explorer.rows(split, finding=0)["page"]["rows"] for split in ("train", "val")}
+    assert {split: [row["row"] for row in rows] for split, rows in listed.items()} == {"train": [0, 4], "val": [0, 2]}
+    with pytest.raises(UsageError, match="finding is 1; the report has 1 findings"):
+        explorer.rows(finding=1)
 
 
-def test_a_directory_that_is_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no file there ends in .jsonl"):
-        open_dataset(tmp_path, RendererList())
+def test_empty_episodes_keep_the_doctors_numbers(tmp_path: Path) -> None:
+    made = [Row([1, 2], [0, 1]), Row([], []), Row([3, 4, 5, 6], [0, 1, 1, 1]), Row([], []), Row([7, 8], [0, 1])]
+    path = episodes(tmp_path / "episodes", made)
+    found = diagnose(path).finding("empty-row")
+    assert found is not None
+    explorer = seen(path)
+    listed = explorer.rows()["page"]["rows"]
+    assert [row["size"] for row in listed] == [2, 0, 4, 0, 2]
+    assert [row["row"] for row in listed if row["problem"]] == [place.row for place in found.evidence] == [1, 3]
+    assert [explorer.row(row)["table"]["ids"] for row in (0, 2, 4)] == [[1, 2], [3, 4, 5, 6], [7, 8]]
+    assert "no tokens" in explorer.row(3)["problem"]
+    fitted = explorer.training(Fit(8, packed=False), row=2)
+    assert [part["episode"] for row in fitted["fitted"]["shown"] for part in row["parts"]] == [0, 2, 4]
+    assert fitted["table"]["ids"][:2] == [7, 8]
+    shown = view_example(path, 4)
+    assert shown.ids.tolist() == [7, 8]
+    assert "episode 4 of 5" in shown.title
+    for number, words in ((1, "episode 1 of train has no tokens"), (5, "episodes 0 to 4; no 5")):
+        with pytest.raises(UsageError, match=words):
+            view_example(path, number)
 
 
-def _cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _no_ids(path: Path) -> None:
-    path.write_bytes(b"\xff" * path.stat().st_size)
-
-
-@pytest.mark.parametrize(("kind", "file"), [("sft", "train_tokens.bin"), ("episodes", "train/tokens.bin")])
-@pytest.mark.parametrize("harm", [_cut, _no_ids, Path.unlink])
-def test_data_that_is_damaged_while_it_is_shown(
-    built: Path, tokenizer_dir: Path, tmp_path: Path, kind: str, file: str, harm: Callable[[Path], None]
-) -> None:
-    """The page says what is wrong; reading a mapped file past its end would kill the server."""
-    shutil.copytree(built / kind, tmp_path / kind)
-    with seen(tmp_path, tokenizer_dir, kind) as client:
-        client.ask("/api/rows", {"limit": 3})
-        harm(tmp_path / kind / file)
-        answers = [client.http.post(f"/api/{path}", json=body) for path, body in (("rows", {}), ("row", {"row": 80}))]
-        for answer in answers:
-            if harm is _no_ids:  # as long as it was
-                assert re.search("not in the vocabulary|outside the vocabulary", answer.text), answer.text
-            else:
-                assert (answer.status_code, "when it was opened" in answer.text) == (400, True), answer.text
-
-
-def test_a_chat_file_that_is_gone(tokenizer_dir: Path, tmp_path: Path) -> None:
-    shutil.copy(chats_file(), tmp_path / "chats.jsonl")
-    renderers = RendererList([str(tokenizer_dir)])
-    with client_of(Explorer(renderers, open_dataset(tmp_path / "chats.jsonl", renderers))) as client:
-        (tmp_path / "chats.jsonl").unlink()
-        told = client.ask("/api/rows", {"limit": 50, "text": "sourdough"}, 400)
-        assert "chats.jsonl: reading failed: No such file or directory" in told["error"]
-
-
-def test_text_whose_characters_are_several_tokens(tmp_path: Path) -> None:
-    """It is found and shown whole; each token of such a character is shown by its bytes."""
+def test_characters_of_several_tokens_are_found_whole(tmp_path: Path) -> None:
+    """Each token of such a character is shown by its bytes."""
     pytest.importorskip("tokenizers")
     from examples.practice_model import write_model
 
     write_model(tmp_path / "model")
-    chats = tmp_path / "chats.jsonl"
-    chats.write_text(
+    (tmp_path / "chats.jsonl").write_text(
         '{"messages": [{"role": "user", "content": "Où écrire 🦄?"}, {"role": "assistant", "content": "Là."}]}\n'
     )
     options = ("--tokenizer", tmp_path / "model", "--out", tmp_path / "built", "--val-frac", "0")
-    done = run_cli("build", chats, *options)
+    done = run_cli("build", tmp_path / "chats.jsonl", *options)
     assert done.returncode == 0, done.stderr
-    renderers = RendererList([str(tmp_path / "model")])
-    with client_of(Explorer(renderers, open_dataset(tmp_path / "built", renderers))) as client:
-        (row,) = client.ask("/api/rows", {"text": "écrire 🦄"})["page"]["rows"]
-        assert "Où écrire 🦄?" in row["preview"]
-        table = client.ask("/api/row", {"row": 0})["table"]
-        halves = [text for text, (_, facts) in zip(table["texts"], flat(table["runs"]), strict=True) if facts & HALF]
-        assert " \\xf0\\x9f" in halves
-        assert "�" not in "".join(table["texts"])
-
-
-def flat(runs: list[list[int]]) -> list[tuple[int, int]]:
-    """Group and facts of each token: runs [2, 0, 4] [3, 1, 4] give (0, 4) (0, 4) (1, 4)."""
-    found: list[tuple[int, int]] = []
-    for stop, group, facts in runs:
-        found += [(group, facts)] * (stop - len(found))
-    return found
+    explorer = seen(tmp_path / "built", tmp_path / "model")
+    (row,) = explorer.rows(wanted=Filter(text="écrire 🦄"))["page"]["rows"]
+    assert "Où écrire 🦄?" in row["preview"]
+    table = explorer.row(0)["table"]
+    facts: list[int] = []  # of each token
+    for stop, _, run in table["runs"]:
+        facts += [run] * (stop - len(facts))
+    halves = [text for text, of in zip(table["texts"], facts, strict=True) if of & HALF]
+    assert " \\xf0\\x9f" in halves
+    assert "�" not in "".join(table["texts"])

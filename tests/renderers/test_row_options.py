@@ -17,6 +17,7 @@ from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError
 from niels_gpt.explorer.chat_rows import ChatRows
 from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
+from niels_gpt.inputs.opened import open_input
 from niels_gpt.preferences import build_preferences
 from niels_gpt.renderers.base import (
     RendererPool,
@@ -143,7 +144,7 @@ def test_the_doctor_the_explorer_and_exports_take_them(tmp_path: Path) -> None:
     assert report.tokens == sum(map(len, ids))
     assert ng.tokenize(plain)(given)["input_ids"][1].tolist() == ids[1]
     folder = str(folder_of("gpt-oss"))
-    page = ChatRows(rows, listed := RendererList([folder]))
+    page = ChatRows(open_input(rows), listed := RendererList([folder]))
     page.lines.wait()
     choice = RendererChoice("gpt-oss", next(iter(listed.tokenizers)))
     (shown,) = page.sizes("all", [1], choice)

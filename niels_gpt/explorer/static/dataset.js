@@ -127,12 +127,13 @@ export class DatasetView {
 
   filter() {
     const size = (field) => (field.value === "" ? null : Number(field.value));
-    return { text: this.text.value, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max), finding: this.finding?.value ? Number(this.finding.value) : null };
+    const wanted = { text: this.text.value, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max) };
+    return { wanted, finding: this.finding?.value ? Number(this.finding.value) : null };
   }
 
   filtered() {
-    const { text, role, has, min_size: low, max_size: high, finding } = this.filter();
-    return Boolean(text || role || has.length || finding !== null || low !== null || high !== null);
+    const { wanted, finding } = this.filter();
+    return finding !== null || Object.values(wanted).some((value) => value !== null && value.length !== 0);
   }
 
   async load() {

@@ -25,7 +25,8 @@ export class TrainingView {
   }
 
   asked() {
-    return { block_size: Number(this.size.value), too_long: this.policy.value, packed: this.packed.checked, split: this.owner.split, start: this.start, limit: LIMIT };
+    const fit = { block_size: Number(this.size.value), too_long: this.policy.value, packed: this.packed.checked };
+    return { fit, split: this.owner.split, start: this.start, limit: LIMIT };
   }
 
   async refresh() {
