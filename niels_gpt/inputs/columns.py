@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from niels_gpt.errors import shown
 from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 from niels_gpt.store.masks import IGNORE_INDEX, MASK_COLUMNS
 
@@ -125,14 +126,15 @@ def columns_of(rows: Sequence[Mapping[str, Any]], places: Places) -> tuple[Colum
             if values is None and name == "input_ids" and names[number] in rows[number]:
                 misfits += places.misfits("unusable-row", [(number, "input_ids is null")])
             if values is not None and not _are_numbers(values, integers=not fractions):
-                misfits += places.misfits("unusable-row", [(number, f"{name} is not a list of numbers")])
+                note = f"{name} is {shown(values, 40)}; expected a list of {'numbers' if fractions else 'integers'}"
+                misfits += places.misfits("unusable-row", [(number, note)])
                 values = None
             # A row without usable values keeps its place with an empty list, so that rows stay aligned over columns.
             found[number] = () if values is None else values
         lengths = np.fromiter(map(len, found), dtype=np.int64, count=len(found))
         # All rows in one flat array: whoever reads them takes a few numpy calls for a slice.
-        kind = np.float64 if fractions else np.int64
-        columns[name] = Column(np.fromiter(chain.from_iterable(found), dtype=kind, count=int(lengths.sum())), lengths)
+        dtype = np.float64 if fractions else np.int64
+        columns[name] = Column(np.fromiter(chain.from_iterable(found), dtype=dtype, count=int(lengths.sum())), lengths)
     return columns, misfits
 
 
@@ -150,52 +152,33 @@ def _are_numbers(values: Any, *, integers: bool) -> bool:
 
 
 def columns_of_arrow(batch: Any, places: Places) -> tuple[Columns, list[Misfit]]:
-    """Columns from an Arrow record batch, as `columns_of`."""
+    """Columns from an Arrow record batch. Where one holds anything but lists of numbers, as `columns_of`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = {name: name for name in KNOWN[len(IDS) :] if name in batch.schema.names}
+    names |= {"input_ids": ids} if (ids := ids_name_of_schema(batch.schema)) else {}
+    found = {name: batch.column(of) for name, of in names.items()}
+    found = {name: column for name, column in found.items() if not pa.types.is_null(column.type)}
+    if not all(_is_plain(column, fractions=name in MASK_COLUMNS) for name, column in found.items()):
+        return columns_of(batch.select([*names.values()]).to_pylist(), places)
+    columns = {}
+    for name, column in found.items():
+        lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
+        # `flatten` respects slices, `values` would not.
+        columns[name] = Column(column.flatten().to_numpy(zero_copy_only=False), lengths)
+    return columns, []
+
+
+def _is_plain(column: Any, *, fractions: bool) -> bool:
+    """Whether an Arrow column holds lists of numbers, without a null."""
     import pyarrow as pa
 
-    columns: Columns = {}
-    misfits: list[Misfit] = []
-    ids = ids_name_of_schema(batch.schema)
-    for name in ("input_ids", *KNOWN[len(IDS) :]):
-        at = batch.schema.get_field_index(ids if name == "input_ids" and ids else name)
-        if at < 0 or pa.types.is_null(batch.schema.field(at).type):  # Arrow's ways to say that there is no such column
-            continue
-        column = batch.column(at)
-        kind = column.type
-        value = kind.value_type if isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType) else None
-        is_number = value is not None and (pa.types.is_integer(value) or pa.types.is_boolean(value))
-        # Weights of masks may be fractions; lists that are all empty have values of the type null.
-        if value is not None and (pa.types.is_null(value) or (name in MASK_COLUMNS and pa.types.is_floating(value))):
-            is_number = True
-        if not is_number:
-            notes = [(row, f"{name} holds {kind}; expected a list of integers") for row in _true(column.is_valid())]
-            misfits += places.misfits("unusable-row", notes)
-            columns[name] = Column(np.zeros(0, np.int64), np.zeros(len(column), np.int64))
-            continue
-        if pa.types.is_null(value) or isinstance(kind, pa.FixedSizeListType):
-            column = column.cast(pa.list_(pa.int64() if pa.types.is_null(value) else value))
-        if name == "input_ids":
-            misfits += places.misfits("unusable-row", [(row, "input_ids is null") for row in _true(column.is_null())])
-        # A null row has no length in Arrow; here it is an empty row. `flatten` respects slices, `values` would not.
-        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        values = column.flatten()
-        # Of rows with 2 1 2 values, the one at place 2 is of row 1, whose end is the first above 2 in 2 3 5.
-        rows = np.unique(np.searchsorted(np.cumsum(lengths), _true(values.is_null()), side="right"))
-        misfits += places.misfits(
-            "unusable-row", [(row, f"{name} holds null among its numbers") for row in rows.tolist()]
-        )
-        flat = values.fill_null(False if pa.types.is_boolean(values.type) else 0).to_numpy(zero_copy_only=False)
-        usable = np.ones(len(column), dtype=np.bool_)
-        usable[rows] = False
-        columns[name] = Column(flat, lengths)
-        if len(rows):  # without values, as a row of objects that is unusable
-            columns[name] = Column(columns[name].select(usable).flat, lengths * usable)
-    return columns, misfits
-
-
-def _true(values: Any) -> list[int]:
-    """Where an Arrow array of booleans is true."""
-    return np.flatnonzero(values.to_numpy(zero_copy_only=False)).tolist()
+    if not isinstance(column.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType) or column.null_count:
+        return False
+    value = column.type.value_type
+    is_number = pa.types.is_integer(value) or pa.types.is_boolean(value) or (fractions and pa.types.is_floating(value))
+    return is_number and not column.flatten().null_count
 
 
 def token_rows(columns: Mapping[str, Column], places: Places) -> tuple[TokenRows, list[Misfit]]:

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import re
+import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 from niels_gpt.errors import UsageError, shown
@@ -61,10 +60,8 @@ class RowFunction:
             UsageError: no such module or function, or the module raises an error.
         """
         # Loaded here although it is used later, so that an error in it is raised before the build begins.
-        module, _ = _loaded(check_dotted_name(name), folder)
-        if module.__file__ is None:
-            raise UsageError(f"function {name}: module {module.__name__} has no file; name one of Python code")
-        return cls(name, str(folder), hashlib.sha256(Path(module.__file__).read_bytes()).hexdigest())
+        file, _ = _loaded(check_dotted_name(name), folder)
+        return cls(name, str(folder), hashlib.sha256(file.read_bytes()).hexdigest())
 
     def describe(self) -> dict[str, Any]:
         """The function as a source's `config` records it."""
@@ -99,8 +96,8 @@ class RowFunction:
         return Record(where, dict(row), arrow=record.arrow)
 
 
-def _loaded(name: str, folder: Path) -> tuple[ModuleType, Callable[[Any], Any]]:
-    """The module and the function of `module.function`.
+def _loaded(name: str, folder: Path) -> tuple[Path, Callable[[Any], Any]]:
+    """The file and the function of `module.function`.
 
     Raises:
         UsageError: there is none, or the module raises an error.
@@ -109,7 +106,8 @@ def _loaded(name: str, folder: Path) -> tuple[ModuleType, Callable[[Any], Any]]:
     file = folder.joinpath(*module.split(".")).with_suffix(".py")
     sys.path.insert(0, str(folder))  # the module may import its neighbours
     try:
-        found = _from_file(file) if file.is_file() else importlib.import_module(module)
+        # A file beside the recipe is run and not imported, because two recipes may have a clean.py each.
+        found = runpy.run_path(str(file)) if file.is_file() else vars(importlib.import_module(module))
     except Exception as error:  # a module may raise anything when it is imported
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module}.".startswith(f"{missing}."):
@@ -117,25 +115,8 @@ def _loaded(name: str, folder: Path) -> tuple[ModuleType, Callable[[Any], Any]]:
         raise UsageError(f"function {name}: its module raised {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(folder))  # the first of its entries, which is the one that was inserted
-    function = getattr(found, attribute, None)
-    if not callable(function):
-        raise UsageError(f"function {name}: {found.__file__} has no function of this name")
-    return found, function
-
-
-def _from_file(file: Path) -> ModuleType:
-    # Two recipes may have a clean.py each, so the module gets a name of its own.
-    name = f"niels_gpt_recipe_{hashlib.sha256(str(file).encode() + file.read_bytes()).hexdigest()[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None, "its name ends with .py"
-    assert spec.loader is not None
-    # Registered before it runs: dataclasses look their module up by its name while they are defined.
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:  # a module that is half executed must not be found by the next caller
-        del sys.modules[name]
-        raise
-    return module
+    if not callable(found.get(attribute)):
+        raise UsageError(f"function {name}: {found.get('__file__', module)} has no function of this name")
+    if not found.get("__file__"):
+        raise UsageError(f"function {name}: module {module} has no file; name one of Python code")
+    return Path(found["__file__"]), found[attribute]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from niels_gpt.errors import InputError
-from niels_gpt.sources.base import SourceOptions, TextSource
-from niels_gpt.sources.file_source import FileSource
-from niels_gpt.sources.files.inputs import Document, ReadProgress, Rejected, read_text, size_of
+from niels_gpt.sources.base import SourceOptions
+from niels_gpt.sources.files.inputs import Document, Record, Rejected
 from niels_gpt.sources.files.listing import MARKDOWN_NAMES, FileList, list_files
+from niels_gpt.sources.text_files import TextFiles
 from niels_gpt.store.remote import AnyFile
 
 # Front matter: a block between two lines of three dashes at the very top of a note.
@@ -22,7 +21,7 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^
 
 
 @dataclass(frozen=True)
-class RoamNotes(FileSource[Document], TextSource):
+class RoamNotes(TextFiles):
     """One document per `.md` or `.markdown` file: without front matter, links as their text, all else as written.
 
     Args:
@@ -36,25 +35,12 @@ class RoamNotes(FileSource[Document], TextSource):
         """See `Source`."""
         folder = Path(options.folder)
         # A missing folder is an error where it is read, so that `build-all` builds the other corpora all the same.
-        return roam_notes(folder) if folder.exists() else RoamNotes(FileList((folder,)), folder)
+        return roam_notes(folder) if folder.exists() else RoamNotes(FileList((folder,)), folder.name, folder)
 
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return self.folder.name
-
-    def items_of(self, file: AnyFile, count: ReadProgress | None) -> Iterator[Document | Rejected]:
-        """See `FileSource`: the note."""
-        if count is not None:
-            count.done += size_of(file)
-        return iter((_note(file),))
-
-    def cut(self, file: AnyFile, slice_bytes: int) -> None:
-        """See `FileSource`: each slice is some whole notes."""
-
-    def converted(self, file: AnyFile, items: Iterator[Document | Rejected]) -> Iterator[Document | Rejected]:
+    def converted(self, file: AnyFile, items: Iterator[Record | Document | Rejected]) -> Iterator[Document | Rejected]:
         """See `FileSource`."""
-        return items
+        notes = super().converted(file, items)
+        return (replace(note, text=clean(note.text)) if isinstance(note, Document) else note for note in notes)
 
 
 def roam_notes(folder: str | Path) -> RoamNotes:
@@ -63,14 +49,7 @@ def roam_notes(folder: str | Path) -> RoamNotes:
     Raises:
         InputError: the folder is missing or has no notes.
     """
-    return RoamNotes(list_files([folder], MARKDOWN_NAMES), Path(folder))
-
-
-def _note(file: AnyFile) -> Document | Rejected:
-    try:
-        return Document(str(file), clean(read_text(file)))
-    except InputError as error:
-        return Rejected(str(file), "invalid_utf8", str(error))
+    return RoamNotes(list_files([folder], MARKDOWN_NAMES), Path(folder).name, Path(folder))
 
 
 def clean(text: str) -> str:

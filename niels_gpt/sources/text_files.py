@@ -122,7 +122,7 @@ def _whole(file: AnyFile) -> Document | Rejected:
     try:
         return Document(str(file), read_text(file))
     except InputError as error:
-        return Rejected(str(file), "unreadable_file", str(error))
+        return Rejected(str(file), "invalid_utf8", str(error))
 
 
 def _document(record: Record) -> Document | Rejected:
