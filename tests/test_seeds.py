@@ -32,12 +32,6 @@ def test_pinned(seed: int, epoch: int, n: int, expected: list[int]) -> None:
     assert order(seed, epoch, n)[: len(expected)].tolist() == expected
 
 
-@pytest.mark.parametrize("n", range(71))
-def test_every_small_order_is_a_permutation(n: int) -> None:
-    for seed in range(5):
-        assert sorted(order(seed, 0, n)) == list(range(n))
-
-
 @given(seed=st.integers(), epoch=st.integers(), n=st.integers(1, 100_000))
 @settings(deadline=None, max_examples=40)
 def test_is_a_permutation_and_positions_inverts_it(seed: int, epoch: int, n: int) -> None:
@@ -74,11 +68,6 @@ def test_every_way_of_indexing_agrees(n: int, data: st.DataObject) -> None:
     assert isinstance(o[at], int)
     square = np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=4, max_size=4))).reshape(2, 2)
     assert np.array_equal(o[square], indices[square])
-
-
-def test_iterating_equals_slicing() -> None:
-    o = order(1, 1, CHUNK + 3)
-    assert list(o) == o[:].tolist()
 
 
 def test_index_arrays_may_be_empty_or_of_any_integer_type() -> None:

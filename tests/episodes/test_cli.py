@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -54,11 +57,7 @@ def test_verify_finds_a_flipped_byte(dataset: Path, tmp_path: Path) -> None:
     assert fine.returncode == 0
     assert "as they were written" in fine.stdout
     copy = tmp_path / "copy"
-    for file in dataset.rglob("*"):
-        if file.is_file():
-            target = copy / file.relative_to(dataset)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.read_bytes())
+    shutil.copytree(dataset, copy)
     data = bytearray((copy / "train" / "mask.bin").read_bytes())
     data[1234] ^= 1
     (copy / "train" / "mask.bin").write_bytes(data)
@@ -124,9 +123,6 @@ def test_mistakes_are_one_line(tmp_path: Path, tokenizer_dir: Path) -> None:
 def test_looking_at_a_dataset_does_not_load_torch_nor_does_building_one(
     dataset: Path, tokenizer_dir: Path, tmp_path: Path, building: bool
 ) -> None:
-    import subprocess
-    import sys
-
     build = ["build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
     program = (
         "import sys; from niels_gpt.cli.main import app\n"

@@ -103,17 +103,6 @@ def test_epoch_coverage(tmp_path: Path) -> None:
 # ---- sampling
 
 
-def test_drop_last_leaves_out_what_does_not_fill_a_batch(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3] * 11))
-    opened = loader(tmp_path, batch_size=4)
-    assert opened.steps_per_epoch() == 2
-    for _ in range(2):
-        seen = Counter(row[0] for x, _ in batches_by_get_batch(opened, 2) for row in x)
-        assert len(seen) == 8
-        assert set(seen.values()) == {1}
-    assert opened.state_dict()["epoch"] == 1
-
-
 def test_random_mode_draws_with_replacement_evenly(tmp_path: Path) -> None:
     write_split(tmp_path / "train", numbered([3] * 5))
 
@@ -128,23 +117,6 @@ def test_random_mode_draws_with_replacement_evenly(tmp_path: Path) -> None:
     # 500 draws of 5: 100 each, with a standard deviation of 9.
     assert all(55 < count < 145 for count in seen.values())
     assert any(len(set(drawn[at : at + 5])) < 5 for at in range(0, 500, 5)), "with replacement"
-
-
-# ---- episodes
-
-
-@pytest.mark.parametrize("given", [{"episode_min_tokens": 4}, {"keywords": {"episode_min_tokens": 4}}])
-def test_short_episodes_are_left_out(tmp_path: Path, given: dict[str, Any]) -> None:
-    write_split(tmp_path / "train", numbered([3, 4, 1, 5, 3, 9]))
-    opened = in_order(tmp_path, batch_size=3, **given)
-    (batch,) = epoch_of(opened)
-    assert batch.x[:, 0].tolist() == [200, 400, 600]
-    assert batch.episodes.tolist() == [1, 3, 5], "the numbers of the index, not of what is left"
-
-
-def test_by_default_episodes_have_two_tokens(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([1, 2, 0, 2]))
-    assert [batch.episodes.tolist() for batch in epoch_of(in_order(tmp_path))] == [[1, 3]]
 
 
 def test_vocabularies_above_65535(tmp_path: Path) -> None:
@@ -165,22 +137,6 @@ def test_an_episode_longer_than_the_policy_error_allows_is_named(tmp_path: Path)
 
 
 # ---- masks
-
-
-def test_float32_masks_are_weights(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", [[10, 11, 12, 13]], [[9, 0.25, 0, 3.5]], mask_dtype="<f4")
-    opened = loader(tmp_path, batch_size=1)
-    assert opened.get_batch()[2].tolist() == [[0.25, 0.0, 3.5, 0.0]]
-    batch = opened.next_batch()
-    assert (batch.num_trained_tokens, batch.mask_sum, batch.num_tokens) == (2, 3.75, 4)
-
-
-def test_uint8_and_float32_masks_of_the_same_values_agree(tmp_path: Path) -> None:
-    episodes, masks = numbered([3, 6, 4]), [[0, 1, 1], [0, 0, 1, 1, 0, 1], [1, 1, 0, 1]]
-    write_split(tmp_path / "a" / "train", episodes, masks, mask_dtype="u1")
-    write_split(tmp_path / "b" / "train", episodes, masks, mask_dtype="<f4")
-    a, b = (list(batches_by_get_batch(loader(tmp_path / name), 3)) for name in "ab")
-    assert a == b
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -225,25 +181,23 @@ class Eos:
         self.__dict__.update(attributes)
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "expected"),
-    [
-        (Eos(eos_id=7), 7),
-        (Eos(eos_id=0), 0),
-        (Eos(eos_id=lambda: 8), 8),
-        (Eos(eos_token_id=9), 9),
-        (Eos(eos_id=7, eos_token_id=9), 7),
-        (Eos(eos_id=lambda: -1, eos_token_id=9), 9),  # sentencepiece's way to say that there is none
-        (Eos(eos_id=None, eos_token_id=9), 9),
-        (FakeTokenizer(), EOT),
-    ],
-)
-def test_the_tokenizers_eos_pads_where_the_config_has_no_pad_id(tmp_path: Path, tokenizer: Any, expected: int) -> None:
+EOS: list[tuple[Any, int]] = [
+    (Eos(eos_id=0), 0),
+    (Eos(eos_id=lambda: 8), 8),
+    (Eos(eos_id=7, eos_token_id=9), 7),
+    (Eos(eos_id=lambda: -1, eos_token_id=9), 9),  # sentencepiece's way to say that there is none
+    (Eos(eos_id=None, eos_token_id=9), 9),
+    (FakeTokenizer(), EOT),
+]
+
+
+def test_the_tokenizers_eos_pads_where_nothing_else_says(tmp_path: Path) -> None:
     write_split(tmp_path / "train", [[10, 11]])
-    opened = loader(tmp_path, tokenizer, batch_size=1, pad_token_id=None)
-    assert opened.get_batch()[0].tolist() == [[10, 11, expected, expected]]
-    assert loader(tmp_path, tokenizer, batch_size=1, pad_token_id=5).pad_token_id == 5
-    assert loader(tmp_path, tokenizer, pad_token_id=5, batch_size=1, keywords={"pad_token_id": 0}).pad_token_id == 0
+    for tokenizer, expected in EOS:
+        opened = loader(tmp_path, tokenizer, batch_size=1, pad_token_id=None)
+        assert opened.get_batch()[0].tolist() == [[10, 11, expected, expected]]
+        assert loader(tmp_path, tokenizer, batch_size=1, pad_token_id=5).pad_token_id == 5
+        assert loader(tmp_path, tokenizer, pad_token_id=5, batch_size=1, keywords={"pad_token_id": 0}).pad_token_id == 0
 
 
 @pytest.mark.parametrize("tokenizer", [None, Eos(), Eos(eos_id=-1)])
@@ -290,13 +244,6 @@ def test_batches_are_put_on_the_device(tmp_path: Path, device: Any) -> None:
     packed = loader(tmp_path, device=device, batch_size=1, block_size=5, keywords={"packing": True}).next_batch()
     assert len(packed.tensors()) == 6
     assert {tensor.device.type for tensor in packed.tensors().values()} == {"meta"}
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
-def test_batches_on_cuda_are_those_of_the_cpu(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3, 5, 7, 2]), [[1] * n for n in (3, 5, 7, 2)])
-    on_cpu, on_gpu = (list(batches_by_get_batch(loader(tmp_path, device=name), 4)) for name in ("cpu", "cuda"))
-    assert on_cpu == on_gpu
 
 
 def test_the_datasets_tokenizer_must_be_the_given_one(tmp_path: Path, fake: FakeTokenizer) -> None:
@@ -383,31 +330,6 @@ def test_padding_rows_without_masks_are_targets_and_the_log_says_so(
         assert batch.mask[-1].sum() == 0
 
 
-# ---- texts inside an episode
-
-
-@pytest.mark.parametrize("dtype", ["<u2", "<u4"])
-def test_segment_ids_restart_positions_and_untrain_the_first_target(tmp_path: Path, dtype: str) -> None:
-    """Where the ids change another text begins; which ids they are does not matter."""
-    write_split(
-        tmp_path / "train",
-        [[10, 11, 12, 13, 14], [20, 21]],
-        [[1, 1, 1, 1, 1], [1, 1]],
-        segments=[[7, 7, 3, 3, 7], [7, 7]],
-        segment_dtype=dtype,
-    )
-    batch = in_order(tmp_path, block_size=6).next_batch()
-    assert batch.segment_ids is not None
-    assert batch.position_ids is not None
-    assert batch.cu_seqlens is not None
-    assert batch.y.tolist() == [[11, 12, 13, 14, PAD, PAD], [21, PAD, PAD, PAD, PAD, PAD]]
-    assert batch.mask.tolist() == [[1.0, 0.0, 1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
-    assert batch.segment_ids.tolist() == [[1, 1, 2, 2, 3, 0], [1, 1, 0, 0, 0, 0]]
-    assert batch.position_ids.tolist() == [[0, 1, 0, 1, 0, 0], [0, 1, 0, 1, 2, 3]]
-    assert batch.cu_seqlens.tolist() == [0, 2, 4, 5, 6, 8, 12]
-    assert batch.max_seqlen == 4
-
-
 # ---- what else a batch says
 
 
@@ -418,19 +340,6 @@ def test_get_batch_is_next_batch_in_short(tmp_path: Path) -> None:
         batch = whole.next_batch()
         assert all(torch.equal(a, b) for a, b in zip(short.get_batch(), (batch.x, batch.y, batch.mask), strict=True))
         assert short.state_dict() == whole.state_dict() == batch.state
-
-
-def test_a_state_of_another_filter_is_refused(tmp_path: Path) -> None:
-    """Both filters leave two episodes of the three, but not the same two."""
-    write_split(tmp_path / "train", numbered([3, 4, 9]))
-    without_short = loader(tmp_path, episode_min_tokens=4)
-    without_long = loader(tmp_path, keywords={"too_long": "skip"})
-    assert len(without_short.batch_source("train").split) == len(without_long.batch_source("train").split) == 2
-    with pytest.raises(Mismatch, match="its filter"):
-        without_long.load_state_dict(without_short.state_dict())
-
-
-# ---- evaluation
 
 
 def test_a_small_val_is_not_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -94,45 +94,41 @@ def test_types_too(datasets: list[Path], packing: bool) -> None:
     assert counts == Counter({e: 2 if name == "chat" else 1 for e, name in enumerate(types_for(range(BIG)))})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": 0}, "temperature is 0; expected a number above 0"),
-        ({"temperature": math.nan}, "temperature is nan"),
-        ({"temperature": "hot"}, "temperature is 'hot'"),
-        ({"weight_by": "type", "weights": {"chat": 1}, "temperature": 2}, "weights and temperature are given"),
-    ],
-    ids=str,
-)
-def test_settings_that_cannot_be(datasets: list[Path], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        open_loader(datasets[0], **options)
+GOOD = {"chat": 1, "code": 1, "math": 1}
+BY_TYPE: dict[str, Any] = {"weight_by": "type", "weights": GOOD}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({**BY_TYPE, "weight_by": "typ"}, "weight_by is 'typ'; expected one of type, source, dataset"),
+    ({"weight_by": "type"}, "expected weights by name"),
+    ({"weights": GOOD}, "expected weights by name"),
+    ({**BY_TYPE, "weights": [1, 2]}, r"weights is \[1, 2\]; expected a mapping from names to numbers"),
+    ({**BY_TYPE, "weights": "chat"}, "weights is 'chat'; expected a mapping"),
+    ({**BY_TYPE, "weights": {**GOOD, "maths": 1}}, r"the type 'maths'.*math \(8\); did you mean 'math'\?"),
+    ({**BY_TYPE, "weights": {"chat": 1, "code": 1}}, "no weight for the type math; give each one"),
+    *(({**BY_TYPE, "weights": {**GOOD, "code": bad}}, f"the weight of 'code' is {bad!r}") for bad in (-1, "1", None)),
+    ({**BY_TYPE, "weights": {**GOOD, "code": math.nan}}, "the weight of 'code' is nan"),
+    ({**BY_TYPE, "weights": dict.fromkeys(GOOD, 0)}, "all 0"),
+    ({**BY_TYPE, "weights": {**GOOD, "code": 1e-9}}, "has none of code, whose weight is too small"),
+    ({"temperature": 0}, "temperature is 0; expected a number above 0"),
+    ({"temperature": math.nan}, "temperature is nan"),
+    ({"temperature": "hot"}, "temperature is 'hot'"),
+    ({**BY_TYPE, "temperature": 2}, "weights and temperature are given"),
+    ({"temperature": 2, "phases": [{"x": 1}]}, "temperature and phases are given; .* pass one of them"),
+    ({"phases": [{"x": 1}], "mode": "random"}, "phases with batch_sampling_mode 'random', which has no epochs"),
+    ({"weight_by": "type", "phases": [{"chat": 1, "code": 1}]}, "no weight for the type math"),
+    ({"weight_by": "type", "phases": [GOOD | {"chat": -1}]}, "phase 0 has -1 rows of 'chat'"),
+    ({"weight_by": "type", "phases": [{"chats": 1}]}, "phases name the type 'chats'.* did you mean 'chat'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"temperature": 2, "phases": [{"x": 1}]}, "temperature and phases are given; .* pass one of them"),
-        ({"phases": [{"x": 1}], "mode": "random"}, "phases with batch_sampling_mode 'random', which has no epochs"),
-        ({"weight_by": "type", "phases": [{"chat": 1, "code": 1}]}, "no weight for the type math"),
-        ({"weight_by": "type", "phases": [{"chat": -1, "code": 1, "math": 1}]}, "phase 0 has -1 rows of 'chat'"),
-        ({"weight_by": "type", "phases": [{"chats": 1}]}, "phases name the type 'chats'.* did you mean 'chat'"),
-    ],
-    ids=str,
-)
-def test_phases_that_cannot_be(datasets: list[Path], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        open_loader(datasets[0], sampling=Sampling(**options))
+def test_proportions_that_cannot_be(datasets: list[Path]) -> None:
+    for options, message in REFUSED:
+        with pytest.raises(UsageError, match=message):
+            open_loader(datasets[0], sampling=Sampling(**options))
+    with pytest.raises(UsageError, match="names a directory twice"):
+        open_loader([str(datasets[0]), f"{datasets[0]}/"])
+    with pytest.raises(UsageError, match="expected one of them"):
+        open_loader({str(datasets[0]): 1.0}, **BY_TYPE)
 
-
-def test_the_state_of_another_mixture_is_refused(datasets: list[Path]) -> None:
-    one = open_loader(datasets, temperature=2).state_dict()
-    for options in ({"temperature": 3}, {"sampling": Sampling(phases=[dict.fromkeys(datasets, 10)])}):
-        with pytest.raises(UsageError, match="fingerprint"):
-            open_loader(datasets, **options).load_state_dict(one)
-
-
-# The arithmetic
 
 SIZES = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(1, 10**12), min_size=1, max_size=5)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.episodes.batch import Batch
+from niels_gpt.episodes.build import pack_episodes
+from niels_gpt.episodes.packing import packing_plan
 from niels_gpt.seeds import order
-from tests.episodes.made import PAD, epoch_of, loader, write_shard
+from niels_gpt.store.split import open_split
+from tests.episodes.made import PAD, loader, write_shard
 
 POLICIES = ["head", "tail", "drop_partial_turn", "skip"]
 
@@ -148,186 +149,79 @@ def kept_numbers(episodes: list[Tokens], minimum: int, width: int, policy: str) 
     return [number for number, episode in enumerate(episodes) if minimum <= len(episode) <= most]
 
 
-cases = {
-    "data": datasets(),
-    "block_size": st.integers(1, 9),
-    "batch_size": st.integers(1, 4),
-    "policy": st.sampled_from(POLICIES),
-    "drop_last": st.booleans(),
-    "shuffle": st.booleans(),
-    "minimum": st.integers(1, 4),
-    "seed": st.integers(0, 3),
-}
-
-
-@given(**cases)
-@settings(deadline=None, max_examples=100)
-def test_rows_of_one_episode(
+@given(
+    data=datasets(),
+    packing=st.sampled_from(["never", "at load", "on disk"]),
+    policy=st.sampled_from(POLICIES),
+    block_size=st.integers(1, 9),
+    batch_size=st.integers(1, 4),
+    world=st.integers(1, 3),
+    minimum=st.integers(1, 4),
+    seed=st.integers(0, 3),
+    options=st.tuples(st.booleans(), st.booleans(), st.sampled_from([None, 40])),
+)
+@settings(deadline=None, max_examples=200)
+def test_batches_are_those_of_slow_python(
     tmp_path_factory: pytest.TempPathFactory,
     data: Data,
+    packing: str,
+    policy: str,
     block_size: int,
     batch_size: int,
-    policy: str,
-    drop_last: bool,
-    shuffle: bool,
+    world: int,
     minimum: int,
     seed: int,
+    options: tuple[bool, bool, int | None],
 ) -> None:
-    """Two epochs, row by row."""
-    episodes, width = data.episodes(), block_size + 1
-    kept = kept_numbers(episodes, minimum, width, policy)
-    assume(len(kept) >= (batch_size if drop_last else 1))
-    folder = tmp_path_factory.mktemp("d")
-    data.write(folder / "train")
-    opened = loader(
-        folder,
-        batch_size=batch_size,
-        block_size=block_size,
-        epoch_drop_last=drop_last,
-        epoch_shuffle=shuffle,
-        episode_min_tokens=minimum,
-        epoch_seed=seed,
-        keywords={"too_long": policy},
-    )
-    for epoch in range(2):
-        numbers = [kept[at] for at in (order(seed, epoch, len(kept)) if shuffle else range(len(kept)))]
-        batches = [numbers[at : at + batch_size] for at in range(0, len(numbers), batch_size)]
-        if drop_last and len(batches[-1]) < batch_size:
-            batches.pop()
-        assert opened.steps_per_epoch() == len(batches)
-        for expected in batches:
-            batch = opened.next_batch()
-            assert batch.episodes.tolist() == expected
-            spans = [[fitted(episodes[number], width, policy, turns=data.has_mask)] for number in expected]
-            spans += [[]] * (batch_size - len(expected))
-            compare(batch, [row_of(row, width) for row in spans], texts=data.has_segments)
-
-
-@given(**cases)
-@settings(deadline=None, max_examples=100)
-def test_packed_rows(
-    tmp_path_factory: pytest.TempPathFactory,
-    data: Data,
-    block_size: int,
-    batch_size: int,
-    policy: str,
-    drop_last: bool,
-    shuffle: bool,
-    minimum: int,
-    seed: int,
-) -> None:
-    """Two epochs, row by row, from the plan's lists of items."""
-    episodes, width = data.episodes(), block_size + 1
+    """Two epochs of every rank, row by row; packed rows from the plan's lists of items."""
+    drop_last, shuffle, shard_bytes = options
+    episodes, width, n = data.episodes(), block_size + 1, batch_size * world
     kept = kept_numbers(episodes, minimum, width, policy)
     assume(kept)
     folder = tmp_path_factory.mktemp("d")
-    data.write(folder / "train")
-
-    def opening(drop_last: bool) -> Any:
-        return loader(
-            folder,
+    source = folder / "source"
+    data.write(source / "train")
+    rows = [[number] for number in kept]
+    if packing != "never":
+        split = open_split([source], "train", min_tokens=minimum, too_long=policy, width=width)
+        plan = packing_plan(split, width)
+        rows = [[kept[at] for at in plan.items[a:b].tolist()] for a, b in pairwise(plan.offsets)]
+        assert sorted(number for row in rows for number in row) == kept
+    assume(len(rows) >= (n if drop_last else 1))
+    opened_as: dict[str, Any] = {"too_long": policy, "episode_min_tokens": minimum, "packing": packing == "at load"}
+    if packing == "on disk":
+        how: dict[str, Any] = {"too_long": policy, "min_tokens": minimum, "shard_bytes": shard_bytes}
+        pack_episodes(source, folder / "packed", block_size=block_size, **how)
+        source, opened_as = folder / "packed", {"episode_min_tokens": 1}
+    ranks = [
+        loader(
+            source,
             batch_size=batch_size,
             block_size=block_size,
             epoch_drop_last=drop_last,
             epoch_shuffle=shuffle,
-            episode_min_tokens=minimum,
             epoch_seed=seed,
-            keywords={"too_long": policy, "packing": True},
+            keywords={**opened_as, "rank": rank, "world_size": world},
         )
-
-    plan = opening(False).batch_source("train").plan
-    assume(plan.rows >= (batch_size if drop_last else 1))
-    opened = opening(drop_last)
-    in_row = [plan.items[a:b].tolist() for a, b in pairwise(plan.offsets)]
+        for rank in range(world)
+    ]
     for epoch in range(2):
-        rows = [
-            [kept[at] for at in in_row[row]] for row in (order(seed, epoch, plan.rows) if shuffle else range(plan.rows))
-        ]
-        batches = [rows[at : at + batch_size] for at in range(0, len(rows), batch_size)]
-        if drop_last and len(batches[-1]) < batch_size:
+        numbers = list(order(seed, epoch, len(rows)) if shuffle else range(len(rows)))
+        batches = [numbers[at : at + n] for at in range(0, len(rows), n)]
+        if drop_last and len(batches[-1]) < n:
             batches.pop()
-        assert opened.steps_per_epoch() == len(batches)
+        assert {opened.steps_per_epoch() for opened in ranks} == {len(batches)}
         for expected in batches:
-            batch = opened.next_batch()
-            assert batch.episodes.tolist() == [number for row in expected for number in row]
-            spans = [
-                [fitted(episodes[number], width, policy, turns=data.has_mask) for number in row] for row in expected
-            ]
-            spans += [[]] * (batch_size - len(expected))
-            compare(batch, [row_of(row, width) for row in spans], texts=True)
-
-
-def trained_in(batches: list[Batch]) -> Counter[tuple[int, float]]:
-    """Every target with a weight above 0, and how often."""
-    trained: Counter[tuple[int, float]] = Counter()
-    for batch in batches:
-        on = batch.mask > 0
-        trained.update(zip(batch.y[on].tolist(), batch.mask[on].tolist(), strict=True))
-    return trained
-
-
-@given(data=datasets(), block_size=st.integers(1, 12), policy=st.sampled_from(POLICIES), minimum=st.integers(1, 3))
-@settings(deadline=None, max_examples=100)
-def test_packing_trains_the_same_tokens(
-    tmp_path_factory: pytest.TempPathFactory, data: Data, block_size: int, policy: str, minimum: int
-) -> None:
-    """Over an epoch, packed or not: the same targets with the same weights, and every kept episode exactly once."""
-    kept = kept_numbers(data.episodes(), minimum, block_size + 1, policy)
-    assume(kept)
-    folder = tmp_path_factory.mktemp("d")
-    data.write(folder / "train")
-    plain, packed = (
-        epoch_of(
-            loader(
-                folder,
-                block_size=block_size,
-                epoch_drop_last=False,
-                episode_min_tokens=minimum,
-                keywords={"too_long": policy, "packing": packing},
-            )
-        )
-        for packing in (False, True)
-    )
-    assert trained_in(plain) == trained_in(packed)
-    for batches in (plain, packed):
-        assert sorted(np.concatenate([batch.episodes for batch in batches]).tolist()) == kept
-    assert sum(batch.num_tokens for batch in plain) == sum(batch.num_tokens for batch in packed)
-
-
-@given(
-    data=datasets(),
-    packing=st.booleans(),
-    batch_size=st.integers(1, 3),
-    block_size=st.integers(1, 9),
-    world_size=st.integers(2, 3),
-)
-@settings(deadline=None, max_examples=60)
-def test_ranks_share_one_batch(
-    tmp_path_factory: pytest.TempPathFactory,
-    data: Data,
-    packing: bool,
-    batch_size: int,
-    block_size: int,
-    world_size: int,
-) -> None:
-    """Rank after rank, their rows are those of one process with so many times the batch; ranks may have none."""
-    assume(kept_numbers(data.episodes(), 2, block_size + 1, "head"))
-    folder = tmp_path_factory.mktemp("d")
-    data.write(folder / "train")
-
-    def opening(rows: int, rank: int, ranks: int) -> Any:
-        keywords = {"packing": packing, "too_long": "head", "rank": rank, "world_size": ranks}
-        return loader(folder, batch_size=rows, block_size=block_size, epoch_drop_last=False, keywords=keywords)
-
-    alone = opening(batch_size * world_size, 0, 1)
-    ranks = [opening(batch_size, rank, world_size) for rank in range(world_size)]
-    for _ in range(alone.steps_per_epoch() + 1):
-        whole, parts = alone.next_batch(), [rank.next_batch() for rank in ranks]
-        for name in ("x", "y", "mask", "segment_ids", "position_ids"):
-            if name in whole.tensors():
-                together = [row for part in parts for row in part.tensors()[name].tolist()]
-                assert together == whole.tensors()[name].tolist(), name
-        assert np.concatenate([part.episodes for part in parts]).tolist() == whole.episodes.tolist()
-        assert sum(part.num_trained_tokens for part in parts) == whole.num_trained_tokens
-        assert sum(part.mask_sum for part in parts) == whole.mask_sum
-        assert all(part.state == whole.state for part in parts)
+            state = None
+            for rank, opened in enumerate(ranks):
+                own, batch = expected[rank * batch_size : (rank + 1) * batch_size], opened.next_batch()
+                shown = own if packing == "on disk" else [number for row in own for number in rows[row]]
+                assert batch.episodes.tolist() == shown
+                spans = [
+                    [fitted(episodes[number], width, policy, turns=data.has_mask) for number in rows[row]]
+                    for row in own
+                ]
+                spans += [[]] * (batch_size - len(own))
+                compare(batch, [row_of(row, width) for row in spans], texts=data.has_segments or packing != "never")
+                state = state or batch.state
+                assert batch.state == state

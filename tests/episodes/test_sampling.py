@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +24,6 @@ from tests.episodes.rows import LENGTHS, numbers, open_loader, types_for, write_
 
 FITTING = [length for length in LENGTHS if length <= 13]
 TYPES = types_for(FITTING)
-
-
-# Steps from place to place
 
 
 def walk(n: int, size: int, drop_last: bool, batches: int, start: Place) -> list[tuple[Place, list[int], Place]]:
@@ -94,12 +89,6 @@ def test_rows_may_be_asked_for_in_any_pieces(schedule: Order) -> None:
             assert schedule.rows(epoch, start, stop).tolist() == whole[start:stop].tolist()
 
 
-# Rows by group
-
-
-# Shares
-
-
 @given(
     proportions=st.dictionaries(st.text(max_size=3), st.one_of(st.integers(0, 9), st.floats(0, 1e6)), min_size=1),
     n=st.integers(0, 1000),
@@ -117,15 +106,6 @@ def test_shares_add_up_and_are_less_than_a_row_off(proportions: dict[str, float]
         assert proportions[name] or share == 0
 
 
-@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), "1", None], ids=repr)
-def test_proportions_that_cannot_be(bad: Any) -> None:
-    with pytest.raises(UsageError, match=r"the weight of 'b' is .*; expected a number of 0 or more"):
-        shares({"a": 1.0, "b": bad}, 5)
-
-
-# From files
-
-
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     sources = [f"s{number % 2}" for number in range(len(FITTING))]
@@ -134,14 +114,6 @@ def dataset(tmp_path: Path) -> Path:
 
 def counts_by(labels: list[str], found: list[int]) -> Counter[str]:
     return Counter(labels[number] for number in found)
-
-
-def test_a_weight_of_0_leaves_a_group_out(dataset: Path) -> None:
-    weights = {"chat": 1, "code": 1, "math": 0}
-    for packing in (False, True):
-        loader = open_loader(dataset, batch_size=1, weight_by="type", weights=weights, packing=packing)
-        found = counts_by(TYPES, [number for epoch in range(5) for number in numbers(loader.batches(epoch=epoch))])
-        assert set(found) == {"chat", "code"}
 
 
 def test_filtered_episodes_keep_their_labels(tmp_path: Path) -> None:
@@ -180,49 +152,6 @@ def test_val_is_not_weighted(dataset: Path) -> None:
     assert sorted(numbers(loader.batches("val"))) == list(range(9))
 
 
-GOOD = {"chat": 1, "code": 1, "math": 1}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weight_by": "typ", "weights": GOOD}, "weight_by is 'typ'; expected one of type, source, dataset"),
-        ({"weight_by": "type"}, "expected weights by name"),
-        ({"weights": GOOD}, "expected weights by name"),
-        ({"weight_by": "weight", "weights": GOOD}, "weight_by is 'weight'; expected one of type, source, dataset"),
-        (
-            {"weight_by": "type", "weights": {**GOOD, "maths": 1}},
-            r"the type 'maths'.*math \(4\); did you mean 'math'\?",
-        ),
-        ({"weight_by": "type", "weights": {"chat": 1, "code": 1}}, "no weight for the type math; give each one"),
-        ({"weight_by": "type", "weights": {**GOOD, "code": -1}}, "the weight of 'code' is -1"),
-        ({"weight_by": "type", "weights": {**GOOD, "code": float("nan")}}, "the weight of 'code' is nan"),
-        ({"weight_by": "type", "weights": dict.fromkeys(GOOD, 0)}, "all 0"),
-        ({"weight_by": "type", "weights": {**GOOD, "code": 1e-9}}, "has none of code, whose weight is too small"),
-    ],
-    ids=lambda value: None if isinstance(value, str) else json.dumps(value),
-)
-def test_weights_that_do_not_fit(dataset: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        open_loader(dataset, **options)
-
-
-@pytest.mark.parametrize("value", [[1, 2], 2, "chat"])
-def test_proportions_without_names(dataset: Path, value: Any) -> None:
-    with pytest.raises(UsageError, match=r"weights is .*; expected a mapping from names to numbers"):
-        open_loader(dataset, weight_by="type", weights=value)
-
-
-def test_one_directory_under_two_names(dataset: Path) -> None:
-    with pytest.raises(UsageError, match="names a directory twice"):
-        open_loader([str(dataset), f"{dataset}/"])
-
-
-def test_proportions_and_weights_together(dataset: Path) -> None:
-    with pytest.raises(UsageError, match="expected one of them"):
-        open_loader({str(dataset): 1.0}, weight_by="type", weights=GOOD)
-
-
 def test_metadata_that_is_not_there(tmp_path: Path) -> None:
     folder = write_dataset(tmp_path / "data", [4, 5, 6])
     with pytest.raises(CacheError, match=r"episodes\.parquet: no such file; sampling by type needs it"):
@@ -233,9 +162,6 @@ def test_metadata_that_is_not_there(tmp_path: Path) -> None:
     write_metadata(folder, type=["a", None, "c"])
     with pytest.raises(CacheError, match="row 1: no type; give every episode one"):
         open_loader(folder, weight_by="type", weights={"a": 1})
-
-
-# ---- mixtures under other names, and epochs that run on
 
 
 def test_a_mixture_is_the_same_under_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,20 +46,14 @@ def batches(path: Any, n: int = 9, **options: Any) -> list[tuple[np.ndarray, ...
     return [(batch.x.numpy(), batch.y.numpy(), batch.mask.numpy()) for batch in found]
 
 
-@pytest.mark.parametrize("packing", [False, True])
 @pytest.mark.parametrize("too_long", ["head", "tail", "drop_partial_turn", "skip"])
-@pytest.mark.parametrize("length", [12, 40, 70])
-def test_batches_are_those_of_episodes(built: tuple[Path, Path], packing: bool, too_long: str, length: int) -> None:
-    cache, episodes = built
-    options: dict[str, Any] = {"packing": packing, "too_long": too_long, "sequence_length": length}
-    for ours, theirs in zip(batches(cache, **options), batches(episodes, **options), strict=True):
-        for found, wanted in zip(ours, theirs, strict=True):
+def test_batches_are_those_of_episodes(built: tuple[Path, Path], too_long: str) -> None:
+    for packing, length in ((False, 12), (True, 40), (False, 70)):
+        options: dict[str, Any] = {"packing": packing, "too_long": too_long, "sequence_length": length}
+        ours, theirs = (batches(path, **options) for path in built)
+        assert 0 < sum(mask.sum() for *_, mask in ours) < sum(mask.size for *_, mask in ours)
+        for found, wanted in zip(itertools.chain(*ours), itertools.chain(*theirs), strict=True):
             np.testing.assert_array_equal(found, wanted)
-
-
-def test_some_targets_are_trained_and_some_are_not(built: tuple[Path, Path]) -> None:
-    masks = np.concatenate([mask for _, _, mask in batches(built[0])])
-    assert 0 < masks.sum() < masks.size
 
 
 def test_a_cache_beside_episodes(built: tuple[Path, Path]) -> None:
@@ -67,21 +62,3 @@ def test_a_cache_beside_episodes(built: tuple[Path, Path]) -> None:
     mixed = batches([str(cache), str(episodes)])
     assert len(mixed) == 9
     assert any(mask.any() for _, _, mask in mixed)
-
-
-def test_resumes(built: tuple[Path, Path]) -> None:
-    cache, _ = built
-    options: dict[str, Any] = {"batch_size": 3, "sequence_length": 40, "seed": 5, "epochs": None}
-    loader = ng.loader(cache, **options)
-    running = iter(loader)
-    for _ in range(4):
-        next(running)
-    state, wanted = loader.state_dict(), next(running)
-    again = ng.loader(cache, **options)
-    again.load_state_dict(state)
-    assert next(iter(again)).x.equal(wanted.x)
-
-
-def test_with_workers(built: tuple[Path, Path]) -> None:
-    for found, wanted in zip(batches(built[0], 4, num_workers=1), batches(built[0], 4), strict=True):
-        np.testing.assert_array_equal(found[2], wanted[2])

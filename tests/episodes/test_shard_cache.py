@@ -148,11 +148,3 @@ def test_a_disk_smaller_than_two_windows(store: FileServer, tmp_path: Path) -> N
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("a file system cannot be mounted here")
     assert done.stdout == "True\n", done.stderr[-2000:]
-
-
-def test_a_busy_store_is_given_the_time_it_asks_for(store: FileServer, tmp_path: Path) -> None:
-    """Twice 429 with `Retry-After: 1`, where the waits of their own would be far below two seconds."""
-    store.faults("*/tokens.bin busy 2")
-    begun = time.monotonic()
-    cache_in(tmp_path).get(files_of(store)[0])
-    assert time.monotonic() - begun >= 2

@@ -300,22 +300,6 @@ def child(store: FileServer, tmp_path: Path, seed: int) -> subprocess.Popen[str]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def test_two_jobs_share_a_cache(store: FileServer, tmp_path: Path) -> None:
-    """Two orders at once through one cache with room for both: each reads its own rows, and the bound holds."""
-    jobs = [child(store, tmp_path, seed) for seed in (1, 2)]
-    while any(job.poll() is None for job in jobs):
-        assert disk_use(tmp_path) <= 2 * ROOM + TOKEN_BYTES  # one may come and go while they are counted
-        time.sleep(0.01)
-    printed = [job.communicate()[0].split()[-1] for job in jobs]
-    expected = [rows_of(local(store, epoch_seed=seed), 60) for seed in (1, 2)]
-    code = "import sys; print(hash(sys.stdin.read()))"
-    for found, rows in zip(printed, expected, strict=True):
-        hashed = subprocess.run(
-            [sys.executable, "-c", code], input=repr(rows), text=True, capture_output=True, env={"PYTHONHASHSEED": "0"}
-        )
-        assert hashed.stdout.strip() == found
-
-
 def disk_use(tmp_path: Path) -> int:
     """The bytes of all files, whole and in parts."""
     sizes = []
@@ -353,41 +337,6 @@ def test_files_that_were_lost_are_downloaded_again(store: FileServer, tmp_path: 
     for path in shards + indexes:
         path.unlink() if damage == "delete" else os.truncate(path, 3)
     assert rows_of(remote(store, cache_in(tmp_path, room=1 << 20)), 60) == rows_of(local(store), 60)
-
-
-def test_a_full_disk_is_an_error(store: FileServer, tmp_path: Path) -> None:
-    """A file system of its own that is smaller than `cache_bytes`: the oldest files go first, as far as needed."""
-    (tmp_path / "cache").mkdir()
-    code = (
-        "import subprocess, sys\n"
-        "from pathlib import Path\n"
-        "cache = Path(sys.argv[1])\n"
-        "if subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', cache]).returncode: sys.exit(77)\n"
-        "from tests.episodes.test_store import *\n"
-        "cached = ShardCache(cache, 1 << 30)\n"
-        "files = [StoredFile(f'{sys.argv[2]}/{n}', 20480, sha) for n, sha in enumerate(sys.argv[3:])]\n"
-        "for file in files: cached.get(file)\n"
-        "print({path.name for path in cache.glob('shards/*')} == names(files, 1, 2, 3))\n"
-        "try: cached.get(StoredFile(sys.argv[2], 70000, 'x'))\n"
-        "except Exception as error: print(type(error).__name__, error)\n"
-        "print(list(cache.glob('shards/*')))\n"
-    )
-    digests = []
-    for name in "0123":
-        (store.root / name).write_bytes(os.urandom(20480))
-        digests.append(file_record(store.root / name).sha256)
-    done = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-c", code, str(tmp_path / "cache"), store.url, *digests],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-    )
-    if done.returncode == 77 or "unshare" in done.stderr:
-        pytest.skip("a file system cannot be mounted here")
-    first, error, last = done.stdout.splitlines()
-    assert (first, last) == ("True", "[]"), done.stderr
-    assert error.startswith("StorageError")
-    assert "No space left" in error
 
 
 # ---- what is refused

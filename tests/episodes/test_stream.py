@@ -52,15 +52,6 @@ def test_windows_of_one_file(tmp_path: Path) -> None:
     assert seen == set(range(70_000, 70_094))  # every window that fits, and no other
 
 
-@pytest.mark.parametrize("mask", ["u1", "<f4"])
-def test_masks_are_aligned_to_the_targets(tmp_path: Path, mask: str) -> None:
-    loader = GPTDataLoader(settings(), dataset_dir=counting(tmp_path / "train", 50, mask=mask))
-    x, y, own = loader.get_batch("train")
-    assert own.dtype == torch.float32
-    assert own.equal((y % 2).float())
-    assert x[:, 1:].equal(y[:, :-1])
-
-
 def test_shards_are_drawn_by_their_windows_and_not_crossed(tmp_path: Path) -> None:
     for number, (first, n) in enumerate(((0, 10), (1000, 3), (2000, 28))):  # 4, 0 and 22 windows
         counting(tmp_path / "train" / f"shard_{number:05d}", n, first=first, mask="u1")

@@ -74,10 +74,10 @@ def prefetching() -> list[threading.Thread]:
 # Prefetch
 
 
-@pytest.mark.parametrize("depth", [1, 2, 7])
-def test_prefetch_gives_what_next_batch_gives(dataset: Path, depth: int) -> None:
-    with open_loader(dataset).prefetch(depth=depth) as batches:
-        assert_all_equal(list(itertools.islice(batches, 30)), in_order(dataset, 30))
+def test_prefetch_gives_what_next_batch_gives(dataset: Path) -> None:
+    for depth in (1, 7):
+        with open_loader(dataset).prefetch(depth=depth) as batches:
+            assert_all_equal(list(itertools.islice(batches, 30)), in_order(dataset, 30))
 
 
 def test_prefetch_begins_where_the_loader_stands_and_takes_it_along(dataset: Path) -> None:
@@ -92,33 +92,13 @@ def test_prefetch_begins_where_the_loader_stands_and_takes_it_along(dataset: Pat
     assert_all_equal([loader.next_batch()], in_order(dataset, 3)[2:])
 
 
-@pytest.mark.parametrize("taken", [0, 1, 5])
-def test_leaving_the_block_ends_the_thread(dataset: Path, taken: int) -> None:
-    with open_loader(dataset).prefetch() as batches:
-        assert prefetching()
-        for _ in itertools.islice(batches, taken):
-            pass
-    assert prefetching() == []
-    assert list(batches) == []
-
-
-@pytest.mark.parametrize("cyclic", [False, True])
-def test_dropping_it_ends_the_thread(dataset: Path, cyclic: bool) -> None:
+def test_dropping_it_ends_the_thread(dataset: Path) -> None:
     """Who breaks out of a loop and forgets the iterator keeps no thread and no dataset."""
-    batches: Any = open_loader(dataset).prefetch()
-    for batch in batches:
-        assert batch.x.shape == (2, 12)
-        break
-    if cyclic:
-        batches.itself = batches
+    batches = open_loader(dataset).prefetch()
+    next(batches)
     gone = weakref.ref(batches)
     del batches
-    if cyclic:
-        gc.collect()
     assert gone() is None
-    for thread in prefetching():
-        thread.join(timeout=60)
-    assert prefetching() == []
 
 
 def test_python_exits_with_the_thread_at_work(dataset: Path) -> None:
@@ -154,16 +134,8 @@ class Failing:
         return self._batch_source[place]
 
 
-ERRORS, GOOD, DEPTHS = [CacheError("bad token"), MemoryError(), SystemExit(3)], [0, 1, 4], [1, 3, 8]
-
-
 @pytest.mark.parametrize(
-    ("error", "good", "depth"),
-    [  # every pair of two of the three is there by default
-        pytest.param(ERRORS[i], GOOD[j], DEPTHS[k], marks=() if (i + j + k) % 3 == 0 else pytest.mark.slow)
-        for i, j, k in itertools.product(range(3), repeat=3)
-    ],
-    ids=repr,
+    ("error", "good", "depth"), [(CacheError("bad token"), 4, 3), (MemoryError(), 0, 8), (SystemExit(3), 1, 1)]
 )
 def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseException, good: int, depth: int) -> None:
     loader = open_loader(dataset)
@@ -206,31 +178,14 @@ def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, mon
     assert_all_equal([loader.next_batch()], [second])
 
 
-def test_ctrl_c_skips_no_batch(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever catches it and asks again, as in a notebook, gets the batch that was not handed out."""
-    expected = in_order(dataset, 5)
-    loader = open_loader(dataset)
-    assert_all_equal([loader.next_batch(), loader.next_batch()], expected[:2])
-    made = EpisodeSource.__getitem__
-
-    def interrupted(self: EpisodeSource, place: Place) -> Any:
-        made(self, place)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(EpisodeSource, "__getitem__", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            loader.next_batch()
-    assert_all_equal([loader.next_batch() for _ in range(3)], expected[2:])
-
-
-@pytest.mark.parametrize("depth", [0, -1])
-def test_a_depth_that_cannot_be(dataset: Path, depth: int) -> None:
-    with pytest.raises(UsageError, match=f"depth is {depth}"):
-        open_loader(dataset).prefetch(depth=depth)
-
-
 # torch's DataLoader
+
+
+def test_numbers_that_cannot_be(dataset: Path) -> None:
+    with pytest.raises(UsageError, match="depth is 0"):
+        open_loader(dataset).prefetch(depth=0)
+    with pytest.raises(UsageError, match="epochs is 0"):
+        open_loader(dataset).as_dataloader(epochs=0)
 
 
 @pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
@@ -299,12 +254,6 @@ def test_a_pass_draws_one_random_number_whatever_makes_its_batches(dataset: Path
         torch.manual_seed(7)
         list(loader.as_dataloader(**options))
         assert torch.equal(torch.rand(3), expected)
-
-
-@pytest.mark.parametrize("epochs", [0, -1])
-def test_epochs_that_cannot_be(dataset: Path, epochs: int) -> None:
-    with pytest.raises(UsageError, match=f"epochs is {epochs}"):
-        open_loader(dataset).as_dataloader(epochs=epochs)
 
 
 def test_spawned_workers_give_the_same(dataset: Path) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +17,7 @@ from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes
-from niels_gpt.errors import CacheError, DataError, MessageError, Mismatch, OutputExists, UsageError
+from niels_gpt.errors import DataError, MessageError, Mismatch, OutputExists, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids, sft_loss_mask_for_ids
 from niels_gpt.messages import Conversation, Message
 from niels_gpt.samples import chats_file
@@ -284,61 +280,6 @@ def test_a_build_of_the_same_is_not_repeated_and_of_another_is_refused(tmp_path:
         build(seed=7, source_config=None)
 
 
-def test_no_usable_conversation_leaves_nothing(tmp_path: Path, fake: FakeTokenizer) -> None:
-    with pytest.raises(DataError, match="no usable conversation"):
-        build_episodes([], tmp_path / "out", encoder=fake)
-    assert list(tmp_path.iterdir()) == []
-
-
-SLOW_BUILD = """
-import sys, time
-from pathlib import Path
-from niels_gpt.episodes import build_episodes
-from niels_gpt.samples import chats_file
-from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.tokenizer import SentencePieceTokenizer
-
-def rows():
-    for number in range(10_000):
-        yield from chat_files([chats_file()]).iterate()
-        if number == int(sys.argv[3]):
-            print("killable", flush=True)
-            time.sleep(600)
-
-build_episodes(rows(), sys.argv[2], encoder=SentencePieceTokenizer(Path(sys.argv[1])), shard_bytes=50_000)
-"""
-
-
-@pytest.mark.parametrize("after", [0, 30])
-def test_a_killed_build_leaves_nothing_that_opens(tmp_path: Path, tokenizer_dir: Path, after: int) -> None:
-    """Killed while shards are written; the next build gives the bytes of an undisturbed one."""
-    model = tokenizer_dir / "spm.model"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_BUILD, str(model), str(tmp_path / "out"), str(after)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "killable\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(CacheError):
-        GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=8), None, tmp_path / "out", pad_token_id=0)
-    for name in ("out", "undisturbed"):
-        build_episodes(
-            chat_files([chats_file()]).iterate(),
-            tmp_path / name,
-            encoder=SentencePieceTokenizer(model),
-            shard_bytes=50_000,
-        )
-    files = sorted(path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file())
-    assert len(files) > 8
-    for file in files:
-        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "undisturbed" / file).read_bytes()
-
-
 # ---- the writer alone
 
 
@@ -383,17 +324,3 @@ def test_float32_weights_are_rounded_and_nan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nan"):
         writer.write(np.array([5]), np.array([1]), np.array([np.nan]))
     writer.abandon()
-
-
-def test_a_renderer_that_cannot_be_told_from_others_is_never_already_built(tmp_path: Path) -> None:
-    """Its class name is all that is known of it, so the second build may well be of other ids."""
-    known: dict[str, Any] = {"source_config": {"file": "x"}, "val_frac": 0}
-    build_episodes([CHAT], tmp_path / "a", encoder=ByteChatML(), **known)
-    with pytest.raises(OutputExists):
-        build_episodes([CHAT], tmp_path / "a", encoder=ByteChatML(), **known)
-    named = RendererEncoder(ByteChatML(), fingerprints={"tokenizer_sha256": "1" * 64, "template_sha256": "2" * 64})
-    build_episodes([CHAT], tmp_path / "b", encoder=named, **known)
-    build_episodes([CHAT], tmp_path / "b", encoder=named, **known)
-    other = RendererEncoder(ByteChatML(), fingerprints={"tokenizer_sha256": "1" * 64, "template_sha256": "3" * 64})
-    with pytest.raises(Mismatch, match="template_sha256"):
-        build_episodes([CHAT], tmp_path / "b", encoder=other, **known)
