@@ -86,33 +86,3 @@ def test_a_fork_waits_for_gigatoken() -> None:
         """
     )
     assert found.splitlines() == ["(True, [1, 1], True)", "True [1, 1] False"]
-
-
-def test_a_fork_in_the_thread_that_holds_the_lock() -> None:
-    """A signal handler may fork anywhere."""
-    found = script(
-        """
-        from niels_gpt.forks import GIGATOKEN
-        with GIGATOKEN:
-            in_child(lambda: GIGATOKEN.acquire(timeout=20))
-        """
-    )
-    assert found == "True"
-
-
-def test_batches_that_another_thread_was_making() -> None:
-    """The child, where the thread does not exist, is told at once."""
-    found = script(
-        """
-        from niels_gpt.episodes.loader import Prefetch
-        made = Prefetch.__new__(Prefetch)
-        made._process = os.getpid()
-        def next_batch():
-            try:
-                return next(made)
-            except RuntimeError as error:
-                return error
-        in_child(next_batch)
-        """
-    )
-    assert found == "the prefetching thread is gone; a process that was forked must make its own"

@@ -1,7 +1,7 @@
 """Whatever a command was doing when it was killed: nothing half-written has a name, and the same command again ends
 in the same files with the same bytes, and in no others.
 
-As in `tests/test_crash.py` a process that has loaded everything forks a child for each order.
+A process that has loaded everything forks a child for each order.
 """
 
 from __future__ import annotations
@@ -97,10 +97,6 @@ class Command:
 
 
 BUILD_ALL = "build-all --cache-dir {out}/cache --tokenizer {given}/tokenizer --roam-dir {given}/notes"
-EXPORTS = {
-    "episodes": ("trl", "megatron-bridge", "megatron"),
-    "pairs": ("trl-dpo", "trl-kto", "trl-reward"),
-}
 COMMANDS = {
     "tokenizer train": Command(
         "tokenizer train {given}/words.txt --out {out}/tokenizer --vocab-size 310 --overwrite",
@@ -118,10 +114,6 @@ COMMANDS = {
     "pack": Command("pack {given}/episodes --out {out}/packed --sequence-length 256 --too-long head"),
     "packing plans": Command("loader {out}/episodes", "copy {given}/episodes {out}/episodes"),
     "export": Command("export {given}/episodes --to hf --out {out}/hf --overwrite"),
-    "export of several files": Command(
-        "export {given}/episodes --to trl --out {out}/trl --overwrite --shard-size 2000",
-        "export {given}/episodes --to trl --out {out}/trl",
-    ),
     "import": Command("import {given}/megatron --from megatron --out {out}/imported --overwrite"),
     "publish": Command("publish {given}/episodes file://{out}/remote"),
     "publish another": Command(
@@ -137,25 +129,15 @@ COMMANDS = {
         "build {out}/recipe.toml --overwrite --set seed=6",
         "copy {given}/recipe.toml {out}/recipe.toml && build {out}/recipe.toml",
     ),
-    "tokenizer train of bytes": Command(
-        "tokenizer train {given}/words.txt --out {out}/bytes --vocab-size 300 --kind byte-bpe --overwrite"
-    ),
-    "doctor that repairs": Command("doctor {given}/rows.jsonl --fix {out}/repaired.jsonl --workers 1"),
     "doctor that repairs and reports": Command(
         "doctor {given}/rows.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1",
         "doctor {given}/rows.jsonl --fix {out}/repaired.jsonl --out {out}/report.md --workers 1 --evidence 1",
     ),
-    **{
-        f"export to {to}": Command(f"export {{given}}/{what} --to {to} --out {{out}}/{to} --overwrite")
-        for what, formats in EXPORTS.items()
-        for to in formats
-    },
+    "export to trl-dpo": Command("export {given}/pairs --to trl-dpo --out {out}/dpo --overwrite"),
 }
 SLOW = [
     "build of a recipe anew",
-    "doctor that repairs",
     "doctor that repairs and reports",  # but interrupted in every run
-    *(f"export to {to}" for to in (*EXPORTS["episodes"], "trl-kto", "trl-reward")),
 ]
 INTERRUPTED = [
     *("build-all", "publish", "fetch", "build of a recipe", "export to trl-dpo"),

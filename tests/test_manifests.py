@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +53,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: SentencePieceT
         source_name="t",
     )
     build_episodes(CHATS, folder / "episodes", encoder=tokenizer, source_name="e")
+    export(folder / "episodes", to="hf", out=folder / "exported")
     return folder
 
 
@@ -79,9 +82,7 @@ def change(path: Path, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", MANIFESTS)
-@pytest.mark.parametrize(
-    "edit", [{"seed": 43}, {"dataset_name": "other"}, {"comment": "x"}, {HASH_KEY: "0" * 64}], ids=str
-)
+@pytest.mark.parametrize("edit", [{"seed": 43}, {"comment": "x"}, {HASH_KEY: "0" * 64}], ids=str)
 def test_an_edit_is_found(folder: Path, niels: Niels, kind: str, edit: dict[str, Any]) -> None:
     path = folder / kind / MANIFESTS[kind]
     change(path, **edit)
@@ -126,7 +127,6 @@ def test_the_hash_is_of_the_manifest_as_json_has_it(tmp_path: Path) -> None:
 
 
 def test_an_edited_export_is_not_imported(folder: Path) -> None:
-    export(folder / "episodes", to="hf", out=folder / "exported")
     source = json.loads((folder / "exported/export.json").read_bytes())["source"]
     change(folder / "exported/export.json", source=source | {"vocab_size": 7_000_000})
     with pytest.raises(CacheError, match=r"export.json: edited or damaged"):
@@ -146,29 +146,11 @@ def test_an_edited_checksum_is_found_without_the_hash_too(folder: Path, kind: st
 
 # ---- names
 
-OUTSIDE: Final = [
-    "../secret.txt",
-    "train/../../secret.txt",
-    "/etc/passwd",
-    "",
-    ".",
-    "./meta2.json",
-    "a//b",
-    "a/",
-    ".hidden",
-    "train/.part",
-    "a\0b",
-    "a\nb",
-    "a\x1b[2Jb",
-    "a\\b",
-    "\ud800",
-    "x" * 300,
-    "x/" * 600 + "x",
-    "x" * 500_000,
-]
+OUTSIDE: Final = ("../secret.txt", "/etc/passwd", "", "./meta2.json", "a//b", "a/", "train/.part", "a\0b", "a\x1b[2Jb")
+ODD: Final = ("a\\b", "\ud800", "x" * 300, "x/" * 600 + "x", "x" * 500_000)
 
 
-@pytest.mark.parametrize("name", OUTSIDE, ids=lambda name: repr(name[:20]))
+@pytest.mark.parametrize("name", [*OUTSIDE, *ODD], ids=lambda name: repr(name[:20]))
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_a_name_that_leaves_the_directory_is_refused(folder: Path, niels: Niels, kind: str, name: str) -> None:
     (folder / "secret.txt").write_text("secret")
@@ -285,3 +267,74 @@ def test_every_flipped_byte_of_an_index_header_is_found(tmp_path: Path) -> None:
             else:
                 assert len(data) == 100, (at, value)
     assert refused > 300
+
+
+# ---- every field of another type, missing, negative or huge
+
+MISSING: Final = object()
+WRONG: Final = (
+    MISSING,
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    2**70,
+    1e400,
+    "",
+    "x",
+    "../x",
+    [],
+    [1],
+    ["x"],
+    {},
+    {"x": 1},
+    {"x": None},
+)
+EDITS = int(os.environ.get("NGPT_EDITS", "4"))  # of each manifest and command
+READERS: Final = ("info {}", "info {} --json", "verify {}", "show {} 0", "doctor {} --workers 1")
+SENDERS: Final = ("export {} --to hf --out out --overwrite", "fetch file://{} --out fetched")
+READ_BY: Final = {
+    **dict.fromkeys(("sft/meta.json", "text/meta.json", "original/meta.json"), (*READERS, *SENDERS)),
+    "episodes/episodes.json": (*READERS, *SENDERS),
+    "exported/export.json": ("import {} --from hf --out imported --overwrite",),
+}
+
+
+def places(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of every field."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*at, key)
+            yield from places(inner, (*at, key))
+
+
+def edited(manifest: dict[str, Any], place: tuple[str, ...], value: Any) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(manifest))
+    holder = copy
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    if value is MISSING:
+        del holder[place[-1]]
+    return copy
+
+
+@pytest.mark.parametrize(("manifest", "command"), [(name, line) for name, lines in READ_BY.items() for line in lines])
+def test_a_wrong_field_is_one_line_or_works(folder: Path, niels: Niels, manifest: str, command: str) -> None:
+    shutil.copytree(folder / "sft", folder / "original")  # as other programs write it: the basic keys alone
+    as_the_original_writes_it(folder / "original", nested=True)
+    path = folder / manifest
+    whole = json.loads(path.read_bytes())
+    whole.pop(HASH_KEY, None)  # else every edit is refused by it alone
+    draw = random.Random(f"{manifest} {command}")
+    for place, value in draw.sample([(place, value) for place in places(whole) for value in WRONG], EDITS):
+        path.write_text(json.dumps(edited(whole, place, value)))
+        case = f"{'.'.join(place)} = {'missing' if value is MISSING else value!r}: {command}"
+        shutil.rmtree("fetched", ignore_errors=True)  # `fetch` refuses a directory that holds something else
+        try:
+            result = niels(*command.format(path.parent).split())
+        except Exception as error:  # what a reader raises for a wrong value may be anything; the failure names the case
+            raise AssertionError(case) from error
+        errors = [line for line in result.err.splitlines() if line.startswith("error:")]
+        assert (result.code, len(errors)) in ((0, 0), (DATA, 1), (1, 0)), f"{case}: {result}"

@@ -23,9 +23,9 @@ from tests.memory import peak
 kind, file, out, tokenizer = sys.argv[1:]
 tokenizer = load_tokenizer(tokenizer)
 if kind == "sft":
-    build_sft_cache(chat_files([Path(file)]).iterate(), out, tokenizer=tokenizer, val_frac=0.1, seed=0)
+    build_sft_cache(chat_files([Path(file)]), out, tokenizer=tokenizer, val_frac=0.1, seed=0)
 else:
-    build_pretrain_cache(text_files([file]).iterate(), out, tokenizer=tokenizer, max_train_tokens=1 << 40,
+    build_pretrain_cache(text_files([file]), out, tokenizer=tokenizer, max_train_tokens=1 << 40,
                          max_val_tokens=0, shard_bytes=1 << 22, seed=0, shuffle_buffer=100)
 print(peak() / 2**20)
 """

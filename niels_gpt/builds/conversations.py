@@ -10,7 +10,7 @@ from niels_gpt.builds.encoder_protocol import ConversationEncoder, EncodedBatch
 from niels_gpt.builds.images import ImageFolder
 from niels_gpt.builds.tasks import Chunk, RowMetadata
 from niels_gpt.errors import MessageError
-from niels_gpt.messages import ChatMsg, Conversation, Message, read_conversation, weight_of
+from niels_gpt.messages import ChatMsg, Conversation, Message, ReadMessages, read_conversation, weight_of
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.chats import refuse_columns
@@ -131,4 +131,4 @@ def _as_conversation(number: int, row: Sequence[ChatMsg] | Sequence[Message] | C
             "sources.chat_files.from_dataset(dataset)",
         )
     read = read_conversation(row)
-    return Conversation(read.messages, f"example {number}", changes=read.changes, unread=read.unread)
+    return Conversation(ReadMessages(read.messages), f"example {number}", changes=read.changes, unread=read.unread)

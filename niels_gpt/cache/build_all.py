@@ -15,7 +15,7 @@ are not complete.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -323,20 +323,6 @@ def _write_stub(out: Path, name: str) -> None:
             (staged.path / split).mkdir()
         write_meta(str(staged.path / META_NAME), {"kind": "pretrain", "dataset_name": name, "built": False})
         staged.commit()
-
-
-def describe(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """`(name, place, origin)` of each target, for --dry-run; makes no request to the hub."""
-    for target in plan(settings):
-        if target.source is None:
-            yield target.name, target.place, "a stub; --with-gutenberg builds it"
-        elif isinstance(target.source, RoamNotes):
-            yield target.name, target.place, f"markdown files of {target.source.folder}"
-        elif isinstance(target.source, HubSource):
-            yield target.name, target.place, f"hub: {target.source.dataset}"
-        else:
-            kind = type(target.source)
-            yield target.name, target.place, f"{kind.__module__}.{kind.__qualname__}"
 
 
 def parse_dataset(text: str) -> tuple[str, HubDataset]:

@@ -26,7 +26,7 @@ from niels_gpt.cli.options import (
     grouped,
 )
 from niels_gpt.cli.paths import IN_HOME
-from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, print_line, table_of
+from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
 from niels_gpt.errors import InputError
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.base import SHUFFLE_BUFFER
@@ -129,7 +129,6 @@ class CorporaFlags:
 def build_all_command(
     corpora: CorporaFlags,
     executor: Annotated[ExecutorFlags, "Where it runs"],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     as_json: Json = False,
 ) -> None:
     """Build caches of public corpora: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
@@ -139,9 +138,6 @@ def build_all_command(
     Example: python -m niels_gpt.cache.cli build-all --cache-dir cache --seed 42
     """
     settings = corpora.settings(executor.threads)
-    if dry_run:
-        print_plan(settings, as_json)
-        return
     from niels_gpt.cache.build_all import REPORT_NAME, build_all
 
     runner = executor.open()
@@ -154,17 +150,6 @@ def build_all_command(
     # As for data that cannot be read: the others are built, and running it again continues with the failed ones.
     if any(outcome.status == "failed" for outcome in outcomes):
         raise typer.Exit(3)
-
-
-def print_plan(settings: Settings, as_json: bool) -> None:
-    """Print what would be built, where, and from which data set."""
-    from niels_gpt.cache.build_all import describe
-
-    rows = list(describe(settings))
-    if as_json:
-        print_json([{"name": name, "place": place, "source": source} for name, place, source in rows])
-    else:
-        out().print(key_values("plan", [(str(settings.cache_dir / place), source) for _, place, source in rows]))
 
 
 def print_outcomes(outcomes: list[Outcome], report: Path, *, as_json: bool) -> None:

@@ -93,13 +93,6 @@ def arrange(source: Source, how: Arrangement) -> Iterator[Rows]:
     return limited(portions, how.limit)
 
 
-def n_rows(source: Source, how: Arrangement) -> int | None:
-    """How many rows will be exported at most, for progress; `None` where that is not known before."""
-    if source.is_stream or how.packing:
-        return how.limit
-    return len(source.split) if how.limit is None else min(len(source.split), how.limit)
-
-
 def limited(portions: Iterator[Rows], limit: int | None) -> Iterator[Rows]:
     """The first `limit` rows of all."""
     left = limit

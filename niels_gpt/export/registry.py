@@ -17,22 +17,13 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def any_format_named(name: str) -> Format | PreferenceFormat:
+def format_named(name: str) -> Format | PreferenceFormat:
     """The format of this name, of conversations or of preferences.
 
     Raises:
         UsageError: there is none; the nearest name is suggested.
     """
-    return PREFERENCE_FORMATS[name] if name in PREFERENCE_FORMATS else format_named(name)
-
-
-def format_named(name: str) -> Format:
-    """The format of this name.
-
-    Raises:
-        UsageError: there is none; the nearest name is suggested.
-    """
-    if name not in FORMATS:
-        known = [*FORMATS, *PREFERENCE_FORMATS]
-        raise UsageError(f"no format {name!r}; there are {', '.join(known)}{did_you_mean(name, known)}")
-    return FORMATS[name]
+    formats: dict[str, Format | PreferenceFormat] = {**FORMATS, **PREFERENCE_FORMATS}
+    if name not in formats:
+        raise UsageError(f"no format {name!r}; there are {', '.join(formats)}{did_you_mean(name, formats)}")
+    return formats[name]

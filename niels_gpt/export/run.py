@@ -10,11 +10,11 @@ import numpy as np
 
 from niels_gpt import ranges
 from niels_gpt.errors import CacheError, UsageError, did_you_mean, shown
-from niels_gpt.export.arranging import Arrangement, arrange, n_rows
+from niels_gpt.export.arranging import Arrangement, arrange
 from niels_gpt.export.formats import SHARD_TOKENS, Format, Settings, SplitWriter
 from niels_gpt.export.preferences import PreferenceFormat, PreferenceSource, check_options
-from niels_gpt.export.registry import any_format_named
-from niels_gpt.export.source import Source, check_bytes, checked_split, open_source, splits_of
+from niels_gpt.export.registry import format_named
+from niels_gpt.export.source import Source, check_bytes, open_source, splits_of
 from niels_gpt.export.writers import HubFiles
 from niels_gpt.extras import check_library
 from niels_gpt.progress import SILENT, Progress
@@ -73,7 +73,7 @@ def export(
     form, settings = _checked_arguments(
         to, {**arrangement, "packing": packing, "shuffle": shuffle}, binary, shard_tokens, options
     )
-    path, wanted = Path(source), checked_split(split)
+    path = Path(source)
     # Whatever can be refused without reading all rows is refused first: val comes last, perhaps after hours.
     splits: dict[str, _Conversations | PreferenceSource] = {
         name: PreferenceSource(path, name, form, settings)
@@ -81,7 +81,7 @@ def export(
         else _Conversations(
             open_source(path, name, None if form.mask == "weights" else form.name, binary), form, settings
         )
-        for name in wanted or splits_of(path)
+        for name in ([split] if split is not None else splits_of(path))
     }
     if not splits:
         raise CacheError(f"{path}: no split contains rows; there is nothing to export")
@@ -106,7 +106,7 @@ def _checked_arguments(
     to: str, arrangement: dict[str, Any], binary: bool, shard_tokens: int, options: dict[str, Any]
 ) -> tuple[Format | PreferenceFormat, Settings]:
     """The arguments of `export`, checked."""
-    form = any_format_named(to)
+    form = format_named(to)
     for name, value in options.items():
         if name not in form.options:
             known = ", ".join(form.options) or "none"
@@ -213,12 +213,8 @@ class _Conversations:
 
     def write(self, progress: Progress) -> dict[str, int]:
         """Write all rows, and return how many rows, texts, tokens and trained tokens there were."""
-        how, split, counts = (
-            self._how,
-            self.source.split,
-            dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0),
-        )
-        expected = split.n_tokens if how.limit is None else None
+        split, counts = self.source.split, dict.fromkeys(("rows", "texts", "tokens", "trained_tokens"), 0)
+        expected = split.n_tokens if self._how.limit is None else None
         progress.begin(f"{split.name} to {self._form.name}", total=expected, unit="tokens")
         for rows in self._rows:
             self._writer.write(rows)
@@ -227,7 +223,4 @@ class _Conversations:
             counts["tokens"] += len(rows.ids)
             counts["trained_tokens"] += int(np.count_nonzero(rows.trained))
             progress.advance(len(rows.ids))
-            # How many tokens the first rows have is not known before they are read.
-            if how.limit is not None and (rows_in_all := n_rows(self.source, how)):
-                progress.reached(min(1.0, counts["rows"] / rows_in_all))
         return counts

@@ -118,16 +118,16 @@ def open_source(path: Path, split: str, only_binary: str | None = None, binary: 
     """One split of a dataset; empty episodes are left out. For the rest see `Source`.
 
     Raises:
-        CacheError: not there, unfinished or damaged, or without such a split.
+        UsageError: no such split. CacheError: not there, unfinished or damaged, or without rows in this split.
     """
     # A text of no tokens has no place in any of the formats.
     dataset = open_dataset(path, min_tokens=1)
+    opened = dataset.split(split)
     # Also a split that exists and holds nothing: its export would be empty.
     if split not in dataset.splits:
         raise CacheError(f"{path}: nothing in split {split!r}; there is {', '.join(dataset.splits) or 'nothing'}")
     if dataset.kind == "episodes":  # preferences are stored as episodes
         require_plain_episodes(path, dataset.manifest or None)
-    opened = dataset.split(split)
     if isinstance(opened, IndexedSplit) and opened.has_images:
         raise UsageError(
             f"{path}: episodes with images. An export holds ids and masks and cannot carry pixels, so a model trained "
@@ -150,16 +150,3 @@ def check_bytes(path: Path, progress: Progress = SILENT) -> None:
     if has_checksums(manifest):
         for line in verify_files(path, manifest.get("files") or {}, progress):
             raise CacheError(line)
-
-
-def checked_split(split: str | None) -> list[str] | None:
-    """A split that the caller names, as a list.
-
-    Raises:
-        UsageError: no such split.
-    """
-    if split is None:
-        return None
-    if split not in ("train", "val"):
-        raise UsageError(f"split is {split!r}; expected 'train' or 'val', or None for both")
-    return [split]

@@ -21,7 +21,7 @@ from niels_gpt.messages.loss import read_loss
 from niels_gpt.messages.notes import Notes, shown, without_nothing, wrong_type
 from niels_gpt.messages.reasoning import read_reasoning
 from niels_gpt.messages.tools import read_tools
-from niels_gpt.messages.types import NO_CONTENT, Message, NoContent, Normalised
+from niels_gpt.messages.types import NO_CONTENT, Message, NoContent, Normalised, ReadMessages
 
 _BESIDE: Final = ("image", "images", "audio", "audios", "video", "videos")  # fields of a message with media
 _ROLES: Final = frozenset({"system", "user", "assistant", "tool"})  # those of messages that need no reading
@@ -40,12 +40,12 @@ def normalise(messages: object) -> list[Message]:
         messages: a list of message dicts. It is not changed.
 
     Returns:
-        New dicts, in order; their tool calls and arguments are copies too.
+        New dicts, in order; their tool calls and arguments are copies too. `ReadMessages` are returned as they are.
 
     Raises:
         MessageError: with the index of the message and the field; reasons are in `docs/messages.md`.
     """
-    return read_messages(messages, None)
+    return messages if type(messages) is ReadMessages else read_messages(messages, None)
 
 
 def read_conversation(messages: object, tools: object = None) -> Normalised:

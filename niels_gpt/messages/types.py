@@ -103,6 +103,10 @@ class Message(TypedDict, total=False):
 Messages = Sequence[Mapping[str, object]]
 
 
+class ReadMessages(list[Message]):
+    """Messages in the one form of the package, which a source has read: renderers do not read them a second time."""
+
+
 class Normalised(NamedTuple):
     """A conversation in the one form of the package, and what became of what the caller wrote.
 

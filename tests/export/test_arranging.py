@@ -15,7 +15,6 @@ from niels_gpt.export.arranging import Arrangement, arrange
 from niels_gpt.export.megatron_bridge import label_aligned, text_starts
 from niels_gpt.export.rows import cut, joined
 from niels_gpt.export.source import open_source
-from niels_gpt.store.gather import gather
 from niels_gpt.store.rows import Rows, rows_of
 from tests.episodes.made import write_split
 from tests.export.sources import Row, episodes, untrained_first
@@ -76,14 +75,6 @@ def test_cutting_keeps_the_first_or_last_tokens(lengths: list[int], width: int, 
     kept = [part[:width] if policy == "head" else part[-width:] for part in parts]
     assert rows.ids.tolist() == np.concatenate(kept).tolist()
     assert rows.lengths.tolist() == [len(part) for part in kept]
-
-
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 6)), max_size=8))
-def test_runs_are_slices(spans: list[tuple[int, int]]) -> None:
-    values = np.arange(30)
-    starts, lengths = (np.array([span[at] for span in spans], dtype=np.int64) for at in (0, 1))
-    wanted = [value for start, length in spans for value in values[start : start + length].tolist()]
-    assert gather(values, starts, lengths).tolist() == wanted
 
 
 def test_the_label_aligned_mask_of_the_page() -> None:

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import resource
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,72 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from niels_gpt.errors import CacheError, MissingExtra, OutputExists, StorageError, UsageError
+from niels_gpt.errors import CacheError, MissingExtra, OutputExists, UsageError
 from niels_gpt.export import FORMATS, export
 from niels_gpt.export.preferences import PREFERENCE_FORMATS
-from niels_gpt.export.registry import any_format_named
+from niels_gpt.export.registry import format_named
 from niels_gpt.export.run import recorded_choices
 from niels_gpt.progress import Progress
 from tests.conftest import REPOSITORY, run_cli
 from tests.episodes.made import write_shard
 from tests.export.sources import Row, as_written, episodes, pretrain_cache, random_rows, sft_cache
-
-SLOW_EXPORT = """
-import sys, time
-import niels_gpt.export.source as source
-from niels_gpt.export import export
-from niels_gpt.progress import Progress
-
-source.PORTION_TOKENS = 50
-
-class Slow(Progress):
-    portions = 0
-
-    def advance(self, steps):
-        self.portions += 1
-        if self.portions == 3:
-            print("under way", flush=True)
-            time.sleep(600)
-
-export(sys.argv[1], sys.argv[2], sys.argv[3], progress=Slow())
-"""
-
-
-@pytest.mark.parametrize("name", sorted(FORMATS))
-def test_a_killed_export_leaves_nothing_that_looks_whole(tmp_path: Path, name: str) -> None:
-    source, out = episodes(tmp_path / "in", random_rows(300)), tmp_path / "out"
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW_EXPORT, str(source), name, str(out)],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"under way\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert not out.exists()
-    manifest = export(source, name, out)
-    assert manifest["splits"]["train"]["rows"] == 300
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
-    written = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert written == {"export.json", *manifest["files"]}
-
-
-def test_a_full_disk_leaves_the_earlier_export(tmp_path: Path) -> None:
-    """The limit on a file's size stands in for a full disk."""
-    source, out = episodes(tmp_path / "in", random_rows(3000)), tmp_path / "out"
-    before = export(source, "megatron", out, limit=3)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        with pytest.raises(StorageError, match="ulimit -f"):
-            export(source, "megatron", out, overwrite=True)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
-    assert json.loads((out / "export.json").read_text()) == before
 
 
 def test_a_damaged_source_is_named(tmp_path: Path) -> None:
@@ -156,7 +95,7 @@ def test_a_missing_library_is_found_before_any_work(tmp_path: Path, name: str, m
     source, _ = sft_cache(tmp_path / "in")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    if any_format_named(name).library is None:
+    if format_named(name).library is None:
         export(source, name, tmp_path / "out")
         return
     for call in (lambda: export(source, name, tmp_path / "out", progress=Unused()), lambda: recorded_choices(name)):

@@ -16,7 +16,7 @@ from niels_gpt.export import export
 from niels_gpt.export.rows import joined, padded, padded_inputs
 from niels_gpt.store.rows import rows_of
 from tests.conftest import run_cli
-from tests.export.sources import Row, episodes, random_rows, sft_cache
+from tests.export.sources import Row, episodes, random_rows
 from tests.export.test_megatron import pairs_in_megatron_bridge
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -142,12 +142,3 @@ def test_rows_that_are_packed_already(tmp_path: Path) -> None:
     assert packed.returncode == 0, packed.stderr
     with pytest.raises(UsageError, match="its rows hold several texts already"):
         export(tmp_path / "packed", "megatron-bridge", tmp_path / "out", pad_multiple=4, pad_id=3)
-
-
-def test_the_command_line(tmp_path: Path) -> None:
-    source, _ = sft_cache(tmp_path / "in")
-    padding = ("--option", "pad_multiple=4", "--option", "pad_id=4")
-    told = run_cli("export", source, "--to", "megatron-bridge", *padding, "--out", tmp_path / "out")
-    assert told.returncode == 0, told.stderr
-    assert "pad_seq_to_mult=4" in told.stdout
-    assert all(len(row["input_ids"]) % 4 == 1 for row in read(tmp_path / "out"))

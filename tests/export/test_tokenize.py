@@ -10,11 +10,9 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,14 +162,6 @@ def test_a_single_row_is_no_batch(more: dict[str, Any]) -> None:
         ng.tokenize(family("qwen3"))(7)
 
 
-def test_labels_of_kto_are_refused_unless_the_format_is_named() -> None:
-    rows = [{"prompt": "a", "completion": "b", "label": label} for label in (True, False)]
-    renderer = family("qwen3")
-    with pytest.raises(UsageError, match="row 0 of the batch has a prompt, a completion, and a label"):
-        Tokenize(renderer)(rows)
-    assert len(Tokenize(renderer, format="prompt_completion")(rows)["input_ids"]) == 2
-
-
 def test_weights_that_labels_cannot_express_are_refused() -> None:
     with pytest.raises(UsageError, match=r"has the weight 0\.5; labels can express only 0 and 1"):
         ng.tokenize(family("qwen3"))([{"messages": [user(), assistant() | {"weight": 0.5}]}])
@@ -257,51 +247,7 @@ def test_datasets_map_in_processes_and_from_its_cache(tmp_path: Path, monkeypatc
     assert other.cache_files != packed.cache_files
 
 
-def test_torch_data_loaders() -> None:
-    torch_data = pytest.importorskip("torch.utils.data")
-    rows, renderer = chats(21), family("qwen3")
-    loader = torch_data.DataLoader(rows, batch_size=4, collate_fn=ng.tokenize(renderer), num_workers=2)
-    assert [pair for batch in loader for pair in pairs(batch)] == expected(renderer, rows)
-
-
 # Trainers
-
-
-def rows_of(columns: Columns) -> Iterator[dict[str, Any]]:
-    for values in zip(*columns.values(), strict=True):
-        yield {name: value.tolist() for name, value in zip(columns, values, strict=True)}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_trl_reads_packed_columns() -> None:
-    """TRL's collator flattens them; its positions begin again with every conversation, and the labels are ours."""
-    trainer = pytest.importorskip("trl.trainer.sft_trainer")
-    rows, renderer = chats(30), family("qwen3")
-    columns = ng.tokenize(renderer, pack=400)(rows)
-    batch = trainer.DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(list(rows_of(columns)))
-    begins = np.flatnonzero(batch["position_ids"][0].numpy() == 0).tolist()
-    ends = [*begins[1:], batch["input_ids"].shape[1]]
-    found = [
-        (tuple(batch["input_ids"][0, a:b].tolist()), tuple(batch["labels"][0, a:b].tolist()))
-        for a, b in zip(begins, ends, strict=True)
-    ]
-    assert sorted(found) == sorted(expected(renderer, rows))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_transformers_reads_columns() -> None:
-    """Its collator pads ids, labels by -100, and makes the attention mask."""
-    transformers = pytest.importorskip("transformers")
-    rows, renderer = chats(9), family("qwen3")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder_of("qwen3"))
-    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(0)
-    batch = transformers.DataCollatorForSeq2Seq(tokenizer)(list(rows_of(ng.tokenize(renderer)(rows))))
-    for ids, labels, own, (row_ids, row_labels) in zip(
-        batch["input_ids"], batch["labels"], batch["attention_mask"], expected(renderer, rows), strict=True
-    ):
-        n = int(own.sum())
-        assert (tuple(ids[:n].tolist()), tuple(labels[:n].tolist())) == (row_ids, row_labels)
-        assert set(labels[n:].tolist()) <= {-100}
 
 
 def test_templates_and_tools() -> None:

@@ -6,14 +6,10 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from niels_gpt.episodes import EpisodeWriter
-from niels_gpt.store.files import json_bytes, write_atomic
 from tests.conftest import REPOSITORY
 from tests.scale.stores import s3_server
 
@@ -61,20 +57,3 @@ def s3() -> Iterator[str]:
     """A bucket of an S3 server of our own."""
     with s3_server() as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An episodes dataset whose tokens (16 000 000 bytes) are uploaded in four parts of 5 MiB."""
-    folder = tmp_path_factory.mktemp("large") / "large"
-    writer = EpisodeWriter(folder, "train")
-    for seed in range(4):
-        ids = np.random.default_rng(seed).integers(0, 2000, 1_000_000)
-        writer.write(ids, np.full(100, 10_000), ids % 2)
-    writer.close()
-    counts = {"train": writer.counts(), "val": {"episodes": 0, "tokens": 0, "trained_tokens": 0}}
-    facts = {"format_version": 1, "kind": "episodes", "token_dtype": "uint32", "mask_dtype": "uint8"}
-    files = {name: record.to_json() for name, record in writer.files.items()}
-    manifest = {**facts, "vocab_size": 2000, "splits": counts, "files": files}
-    write_atomic(folder / "episodes.json", json_bytes(manifest))
-    return folder

@@ -59,22 +59,6 @@ def _node() -> str:
     return str(ray.get_runtime_context().get_node_id()) if ray and ray.is_initialized() else ""
 
 
-@dataclass(frozen=True)
-class Cutting(Watched):
-    """Finds the slice that begins at `at` only after some slice has been read."""
-
-    def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        for part in super().slices(slice_bytes):
-            end = time.monotonic() + 30
-            while part.start in self.at and not list(self.marks.iterdir()):
-                assert time.monotonic() < end, "no worker has begun"
-                time.sleep(0.05)
-            yield part
-
-    def _fail(self) -> None:
-        pass
-
-
 class Odd(Exception):
     """Travels as it is."""
 

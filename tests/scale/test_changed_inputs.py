@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,9 @@ import pytest
 
 from niels_gpt.builds.units import units_path
 from niels_gpt.episodes import EpisodeWriter
-from niels_gpt.errors import Mismatch
 from niels_gpt.imports import import_episodes
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
-from niels_gpt.sources.curation.filters import RowFilters
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.preference_files import preference_files
 from niels_gpt.sources.roam import roam_notes
@@ -109,34 +107,6 @@ def test_the_same_bytes_are_no_change(kind: str, tmp_path: Path) -> None:
     aside.replace(file)  # another inode and other times
     assert list(source.iterate())
     assert list(sliced(source))
-
-
-def test_a_source_that_is_used_again(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    """An old hash must never say that a dataset of the file's old rows is already built."""
-    file, out = write_chats(tmp_path / "chats.jsonl", 30), tmp_path / "out"
-    source = chat_files([file])
-    build("episodes", source, out, tokenizer)
-    write_chats(file, 40)
-    with pytest.raises(ChangedWhileRead, match=REFUSED):
-        build("episodes", source, out, tokenizer)
-    with pytest.raises(Mismatch, match="built from other inputs"):
-        build("episodes", source, out, tokenizer)
-
-
-def test_a_note_that_is_added_later_is_in_no_row(tmp_path: Path) -> None:
-    source, file = source_of("notes", tmp_path / "inputs")
-    before = list(source.iterate())
-    file.with_name("three.md").write_text("added", encoding="utf-8")
-    assert list(source.iterate()) == before
-    assert [row for part in source.slices(400) for row in source.read(part)] == before
-
-
-def test_filters_know_the_hashes_of_their_source(tmp_path: Path) -> None:
-    source, file = source_of("several files", tmp_path / "inputs")
-    filtered = replace(source, checks=(RowFilters(),))
-    change(file)
-    with pytest.raises(ChangedWhileRead, match=REFUSED):
-        list(filtered.iterate())
 
 
 @dataclass(frozen=True)

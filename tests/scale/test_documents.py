@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.builds import rows as build_rows
-from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.rows import checked_documents
 from niels_gpt.builds.splits import ValidationSplit, shuffled
-from niels_gpt.builds.units import units_path
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.errors import DataError, InputError
 from niels_gpt.sources import text_files as text_module
@@ -27,9 +25,7 @@ from niels_gpt.sources.roam import roam_notes
 from niels_gpt.sources.text_files import TextFiles, text_files
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from tests.conftest import run_cli
 from tests.scale.builds import build, units, write_texts
-from tests.scale.faulty import Watched
 from tests.scale.test_engine import Notes
 from tests.test_cache_determinism import digests
 
@@ -197,19 +193,6 @@ def test_several_processes(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_worker_that_is_killed(tmp_path: Path, texts: TextFiles, tokenizer: SentencePieceTokenizer) -> None:
-    (tmp_path / "marks").mkdir()
-    (rows,) = (path for path in texts.files if path.suffix == ".jsonl")
-    source = text_files([rows])
-    known = {"source_name": source.name, "source_config": source.config()}
-    at = [part.start for part in source.slices(8_000)][2]
-    watched = Watched(source, tmp_path / "marks", at=(at,))
-    build("pretrain", watched, tmp_path / "out", tokenizer, units(8_000, 2), **known)
-    build("pretrain", source, tmp_path / "one", tokenizer)
-    assert digests(tmp_path / "out") == digests(tmp_path / "one")
-    assert len(list((tmp_path / "marks").glob(f"{at}-*"))) == 2
-
-
 def test_a_full_budget_stops_the_workers_and_leaves_nothing(
     tmp_path: Path, texts: TextFiles, tokenizer: SentencePieceTokenizer
 ) -> None:
@@ -219,20 +202,6 @@ def test_a_full_budget_stops_the_workers_and_leaves_nothing(
     assert multiprocessing.active_children() == []
     assert progress.notes == []
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_failed_build_goes_on_with_its_units(
-    tmp_path: Path, texts: TextFiles, whole: Any, tokenizer: SentencePieceTokenizer
-) -> None:
-    out, progress = tmp_path / "out", Notes()
-    with pytest.raises(DataError, match="not valid JSON"):
-        build("pretrain", texts, out, tokenizer, units(5_000), max_bad_rows=1, progress=progress)
-    assert "finished units stay in" in progress.notes[-1]
-    progress = Notes()
-    build("pretrain", texts, out, tokenizer, units(5_000), progress=progress)
-    assert any("continues with" in note for note in progress.notes)
-    assert digests(out) == whole
-    assert not units_path(out).exists()
 
 
 def test_a_file_that_cannot_be_read_matters_when_it_is_reached(
@@ -251,36 +220,4 @@ def test_a_file_that_cannot_be_read_matters_when_it_is_reached(
             build("pretrain", source, tmp_path / name, tokenizer, executor, **enough)
             with pytest.raises(InputError, match=r"b\.parquet: cannot be read"):
                 build("pretrain", source, tmp_path / f"{name}-all", tokenizer, executor)
-    assert digests(tmp_path / "one") == digests(tmp_path / "units")
-
-
-def test_the_command_line(tmp_path: Path, texts: TextFiles, whole: Any, tokenizer_dir: Path) -> None:
-    what = [
-        texts.files[0].parent,
-        "--tokenizer",
-        tokenizer_dir,
-        "--max-bad-rows",
-        100,
-        "--seed",
-        1,
-        "--shuffle-buffer",
-        20,
-    ]
-    budgets = ["--max-train-tokens", 1 << 40, "--max-val-tokens", 1 << 40, "--val-frac", 0.1, "--shard-bytes", 20_000]
-    more = ["--workers", 2, "--unit-bytes", 9_000, "--out", "out"]
-    done = run_cli("build", "--kind", "pretrain", *what, *budgets, *more, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "out") == whole
-
-
-@pytest.mark.slow
-def test_large_texts_are_cut_too(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    """14 MB, in parts of 4 MiB of one group, in two processes."""
-    text = "".join(f"line {number}: some words of a long text\n" for number in range(350_000))
-    (tmp_path / "long.txt").write_text(text)
-    source = text_files([tmp_path / "long.txt"])
-    executor = UnitExecutor(LocalRunner(2), slice_bytes=1 << 20)
-    assert [part.kind for part in source.slices(1 << 20)] == ["text"] * 4
-    for name, chosen in (("one", None), ("units", executor)):
-        build("pretrain", source, tmp_path / name, tokenizer, chosen, shard_bytes=1 << 24)
     assert digests(tmp_path / "one") == digests(tmp_path / "units")

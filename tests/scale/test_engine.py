@@ -51,12 +51,6 @@ def test_units_give_the_bytes_of_a_build_without(
     assert {path.name for path in tmp_path.iterdir()} == {"serial", "units"}
 
 
-def test_several_processes(tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer) -> None:
-    for name, executor in (("one", units(10_000)), ("three", units(10_000, workers=3))):
-        build("weights", chats, tmp_path / name, tokenizer, executor)
-    assert digests(tmp_path / "three") == digests(tmp_path / "one")
-
-
 def test_units_of_a_renderer(tmp_path: Path) -> None:
     """Rows that cannot be rendered, between rows that cannot be read: their order is that of the file."""
     pytest.importorskip("tokenizers")
@@ -92,21 +86,6 @@ def test_bad_rows_count_over_all_units(
         said.append(str(caught.value))
     assert said[0] == said[1]
     assert not (tmp_path / "units").exists()
-
-
-def test_a_raised_limit_goes_on_with_the_finished_units(
-    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
-) -> None:
-    out, progress = tmp_path / "out", Notes()
-    with pytest.raises(DataError):
-        build("sft", chats, out, tokenizer, units(13_000), max_bad_rows=12, progress=progress)
-    assert "finished units stay in" in progress.notes[-1]
-    progress = Notes()
-    build("sft", chats, out, tokenizer, units(13_000), progress=progress)
-    assert any("continues with" in note for note in progress.notes)
-    build("sft", chats, tmp_path / "serial", tokenizer)
-    assert digests(out) == digests(tmp_path / "serial")
-    assert not units_path(out).exists()
 
 
 def test_a_build_in_this_process_continues_too(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from niels_gpt.store.kinds import open_meta
 from tests.conftest import REPOSITORY, run_python
-from tests.hub import Fault, Hub, Repository
+from tests.hub import Hub, Repository
 from tests.test_cache_determinism import digests
 
 OTHER = "org/files"
@@ -185,80 +185,3 @@ def test_commands_take_a_data_set_of_the_hub(tmp_path: Path, tokenizer_dir: Path
     assert names["now"] == ["new.md"]
     assert meta["now"]["dataset_name"] == "own/er"
     assert {path.split("/resolve/")[1].split("/")[0] for path in read} == set(repository.shas), "commits, no branch"
-
-
-FAULTS: dict[str, Callable[[], Fault]] = {
-    "429 with Retry-After": lambda: Fault("GET */resolve/*", status=429, headers={"Retry-After": "1"}, at=[1, 7]),
-    "longer than the library waits": lambda: Fault("GET */resolve/*/3.parquet", status=503, at=range(1, 9)),
-    "the interface refuses": lambda: Fault("GET /api/*", status=429, at=[1, 4]),
-    "a truncated body": lambda: Fault("GET */resolve/*", drop_after=700, at=[5, 12]),
-    "a reset": lambda: Fault("GET */resolve/*", drop_after=300, reset=True, at=[9]),
-    "a stalled body": lambda: Fault("GET */resolve/*", pause=2, at=[15]),
-}
-
-
-def test_what_passes_is_waited_out(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them in one build by two workers; damage of the data does not pass, and names the file."""
-    monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1")
-    texts = [[{"text": f"text number {n} of file {file}" * 9} for n in range(20)] for file in range(6)]
-    files = {f"{file}.parquet": parquet(rows, 5) for file, rows in enumerate(texts)}
-    build = [
-        "build",
-        "--kind",
-        "pretrain",
-        "hf://datasets/org/files",
-        "--tokenizer",
-        str(tokenizer_dir),
-        "--workers",
-        "2",
-    ]
-    build += ["--unit-bytes", "1", "--out"]
-    with Hub({"org/files": Repository(files)}) as hub:
-        assert run_commands(hub, tmp_path, {"whole": [*build, "whole"]})["whole"][0] == 0
-        faults = [make() for make in FAULTS.values()]
-        hub.faults.extend(faults)
-        hub.requests.clear()
-        code, printed = run_commands(hub, tmp_path, {"faulty": [*build, "faulty"]})["faulty"]
-        assert code == 0, printed
-        met = {name: fault.seen >= max(fault.at or ()) for name, fault in zip(FAULTS, faults, strict=True)}
-        assert all(met.values()), met
-        assert {429, 503} <= {request.status for request in hub.requests}
-        assert digests(tmp_path / "faulty") == digests(tmp_path / "whole")
-        hub.faults.clear()
-        damaged = files["4.parquet"][:4] + bytes(400) + files["4.parquet"][404:]
-        hub.repositories["org/files"] = Repository({**files, "4.parquet": damaged})
-        code, printed = run_commands(hub, tmp_path, {"damaged": [*build, "damaged"]})["damaged"]
-        assert (code, "4.parquet: cannot be read" in printed) == (3, True), printed
-        assert not (tmp_path / "damaged").exists()
-
-
-RECIPE = """\
-out = "made"
-[tokenizer]
-path = "%s"
-[[sources]]
-name = "chats"
-files = ["hf://datasets/own/er/chats/*.jsonl"]
-"""
-
-
-def test_a_lock_names_the_commit_that_was_read(tmp_path: Path, tokenizer_dir: Path) -> None:
-    """The branch moves on; the lock still makes the same bytes, and the recipe reads what is there now."""
-    (tmp_path / "recipe.toml").write_text(RECIPE % tokenizer_dir)
-    build = ["build", "recipe.toml", "--json"]
-    with Hub({"own/er": Repository(TREE)}) as hub:
-        (first, _) = run_commands(hub, tmp_path, {"build": build})["build"]
-    assert first == 0
-    made = digests(tmp_path / "made/sources")
-    lock = json.loads((tmp_path / "recipe.lock.json").read_text())
-    assert lock["recipe"]["sources"][0]["files"] == [f"hf://datasets/own/er@{Repository(TREE).shas[0]}/chats/*.jsonl"]
-    moved = Repository({**TREE, "chats/x.jsonl": CHATS * 2}, history=[TREE])
-    locked = ["build", "recipe.lock.json", "--set", "out=again"]
-    with Hub({"own/er": moved}) as hub:
-        found = run_commands(hub, tmp_path, {"lock": locked, "recipe": build, "over": [*build, "--overwrite"]})
-    assert found["lock"][0] == 0, found["lock"]
-    assert digests(tmp_path / "again/sources") == made
-    assert found["recipe"][0] == 2
-    assert "built from other inputs" in found["recipe"][1]
-    assert found["over"][0] == 0
-    assert digests(tmp_path / "made/sources") != made

@@ -1,28 +1,19 @@
 """Builds in units, publishers, fetchers and streamed readers that are killed, again and again, go on where they died.
 
-As in `tests/test_crash.py` a process that has loaded everything forks a child for each order, and SIGKILL comes at a
-chosen step of what it does to the disk.
+A process that has loaded everything forks a child for each order, and SIGKILL comes at a chosen step of what it does to
+the disk.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from niels_gpt.builds.units import units_path
-from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.tokenizer import SentencePieceTokenizer
-from tests.conftest import REPOSITORY
 from tests.episodes.test_store import ROOM, made_chats
 from tests.killing import Ordered
 from tests.scale.builds import build, source_of, write_chats, write_texts
@@ -113,75 +104,6 @@ def test_killed_several_times(
         assert [path.name for path in out.parent.iterdir()] == ["cache"]
         spared += written - done[1] if kills else 0
     assert spared > rounds, "finished units are used, not built again"
-
-
-def test_killed_at_each_step_of_the_end(killer: Killer, tmp_path: Path, file: Path, tokenizer: Any) -> None:
-    """While the cache gets its name and the units go."""
-    undisturbed = killer.build("sft", tmp_path / "undisturbed")
-    assert undisturbed is not None
-    whole = digests(tmp_path / "undisturbed")
-    for back in range(0, 24, 6):
-        out = tmp_path / f"back{back}" / "cache"
-        assert killer.build("sft", out, undisturbed[0] - back) is None
-        if out.exists():
-            assert digests(out) == whole
-        assert killer.build("sft", out) is not None
-        assert digests(out) == whole
-        assert [path.name for path in out.parent.iterdir()] == ["cache"]
-
-
-POOL = """
-import sys
-from pathlib import Path
-from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.tokenizer import load_tokenizer
-from tests.scale.builds import build, units
-
-if __name__ == "__main__":
-    build("episodes", chat_files([sys.argv[1]]), Path(sys.argv[2]), load_tokenizer(sys.argv[3]), units(12_000, 2))
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_pool_leaves_no_processes(
-    tmp_path: Path, file: Path, tokenizer_dir: Path, tokenizer: SentencePieceTokenizer
-) -> None:
-    """Workers whose parent was killed end by themselves, and the next run finishes the work."""
-    script, out = tmp_path / "run.py", tmp_path / "out"
-    script.write_text(POOL)
-    command = [sys.executable, str(script), str(file), str(out), str(tokenizer_dir)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "KILLED_POOL": str(script)}
-    for seconds in (0, 0.3, 1):
-        process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-        while len(_running(str(script))) < 4:  # the parent, two workers, and what watches over shared memory
-            assert process.poll() is None, "it ended without workers"
-            time.sleep(0.05)
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        deadline = time.monotonic() + 60
-        while _running(str(script)) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert _running(str(script)) == []
-    subprocess.run(command, env=environment, check=True)
-    build("episodes", chat_files([file]), tmp_path / "serial", tokenizer)
-    assert digests(out) == digests(tmp_path / "serial")
-    assert not units_path(out).exists()
-
-
-def _running(script: str) -> list[int]:
-    """Processes of this script, pool workers included: those inherit its environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-                environment = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if state != "Z" and script.encode() in environment:
-                found.append(int(entry.name))
-    return found
 
 
 STORES = """

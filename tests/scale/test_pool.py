@@ -17,7 +17,7 @@ from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import REPOSITORY
 from tests.scale.builds import build, units, write_chats
-from tests.scale.faulty import Broken, Cutting, Odd, Watched
+from tests.scale.faulty import Broken, Odd, Watched
 from tests.test_cache_determinism import digests
 
 SLICE_BYTES = 12_000
@@ -65,15 +65,6 @@ def test_a_worker_that_dies_costs_the_units_under_way(
         assert pid != os.getpid()
         assert not Path(f"/proc/{pid}").exists()
     assert {path.name for path in tmp_path.iterdir()} == {"marks", "out"}
-
-
-def test_workers_begin_before_all_cuts_are_known(
-    tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
-) -> None:
-    """Cutting reads the input, perhaps over a network; the first units are begun meanwhile."""
-    (tmp_path / "marks").mkdir()
-    waits = Cutting(chats, tmp_path / "marks", at=(starts(chats)[6],))
-    assert pool_build(waits, chats, tmp_path / "out", tokenizer, workers=2) == whole
 
 
 def test_a_unit_at_which_every_worker_dies_is_named(

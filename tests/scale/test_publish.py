@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from niels_gpt.store import published as published_module
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.remote import file_system
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from tests.conftest import REPOSITORY, run_cli
+from tests.conftest import run_cli
 from tests.scale.builds import build, write_chats
 from tests.scale.stores import FaultyStore, faulty_store, refuses
 from tests.test_cache_determinism import digests
@@ -88,37 +87,6 @@ def test_another_dataset_is_replaced_only_when_asked(place: str, tmp_path: Path,
     assert digests(fetch(place, tmp_path / "fetched")) == digests(datasets["episodes"])
 
 
-DYING = """
-import os, signal, sys
-from niels_gpt.progress import Progress
-from niels_gpt.scale import publish
-publish.READ_BYTES = 1 << 20
-
-class Deadly(Progress):
-    left = int(sys.argv[3])
-    def advance(self, steps):
-        self.left -= steps
-        if self.left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-publish.publish(sys.argv[1], sys.argv[2], progress=Deadly())
-"""
-
-
-@pytest.mark.parametrize("place", ["file", "s3"], indirect=True)
-@pytest.mark.parametrize("after", [3 << 20, 13 << 20, 17 << 20])
-def test_killed_while_it_uploads(place: str, tmp_path: Path, large: Path, after: int) -> None:
-    """In the first part, in the last, in the second file: no short file has its name, and what arrived stays."""
-    arguments = [sys.executable, "-c", DYING, str(large), place, str(after)]
-    died = subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert died.returncode == -9, died.stderr
-    with pytest.raises(CacheError, match=r"neither episodes.json nor meta.json exists"):
-        fetch(place, tmp_path / "fetched")
-    done = publish(large, place)
-    assert done.skipped > 0 or after < 16_000_000
-    assert digests(fetch(place, tmp_path / "fetched")) == digests(large)
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -138,23 +106,6 @@ def test_a_store_that_refuses(faulty: Any, datasets: dict[str, Path], error: int
     done = publish(datasets["sft"], "faulty://x")
     assert done.skipped >= 1
     assert done.uploaded + done.skipped == done.files
-
-
-def test_a_full_disk_leaves_no_short_file(tmp_path: Path, large: Path) -> None:
-    """The limit on the size of a file stands for the disk; what was written aside goes too."""
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({10 << 20}, {10 << 20}))"
-    script = f"""
-{limited}
-import signal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from niels_gpt.scale.publish import publish
-publish({str(large)!r}, "file://{tmp_path}/remote")
-"""
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert "writing failed: File too large" in done.stderr
-    there = [path.name for path in (tmp_path / "remote").rglob("*") if path.is_file()]
-    assert not any("tokens.bin" in name for name in there)
-    assert publish(large, f"file://{tmp_path}/remote").files == len(digests(large))
 
 
 def test_what_arrives_damaged_is_noticed(faulty: Any, datasets: dict[str, Path]) -> None:
@@ -246,17 +197,6 @@ def test_what_is_in_the_way_of_a_fetch_stays(tmp_path: Path, datasets: dict[str,
     assert digests(fetched) == digests(datasets["episodes"])
 
 
-def test_what_is_no_dataset_is_not_fetched(faulty: Any, tmp_path: Path) -> None:
-    """A manifest of another kind, and a file in place of the directory."""
-    for held, said in ((b"{}", "lacks files"), (b'{"files": 3}', "files is 3"), (b"[" * 100_000, "not valid JSON")):
-        FaultyStore().pipe_file("/x/meta.json", held)
-        with pytest.raises(CacheError, match=said):
-            fetch("faulty://x", tmp_path / "fetched")
-    (tmp_path / "file").write_text("text")
-    with pytest.raises(CacheError, match="this is not a finished dataset"):
-        fetch(str(tmp_path / "file"), tmp_path / "fetched")
-
-
 def test_a_bucket_that_answers_403_for_what_is_missing(faulty: Any, tmp_path: Path, datasets: dict[str, Path]) -> None:
     """As S3 does where files may be read but not listed: episodes have no meta.json."""
     publish(datasets["episodes"], "faulty://x")
@@ -340,11 +280,3 @@ def test_a_url_without_a_place_is_refused(url: str) -> None:
     """The root of a store is none: `publish X ""` wrote into the current directory once."""
     with pytest.raises(UsageError, match="has no path"):
         file_system(url)
-
-
-def test_a_bucket_that_is_not_there(s3: str, tmp_path: Path, datasets: dict[str, Path]) -> None:
-    del s3
-    with pytest.raises(StorageError, match=r"^s3://nobucket/x.*: writing failed: .*the bucket must exist"):
-        publish(datasets["sft"], "s3://nobucket/x")
-    with pytest.raises(CacheError, match=r"this is not a finished dataset"):
-        fetch("s3://nobucket/x", tmp_path / "fetched")

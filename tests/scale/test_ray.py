@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -20,14 +16,11 @@ import niels_gpt as ng
 from niels_gpt.builds import ray_executor as rays
 from niels_gpt.builds.executor import UnitExecutor
 from niels_gpt.builds.ray_executor import RayRunner
-from niels_gpt.errors import DataError, EngineError, MissingExtra
+from niels_gpt.errors import EngineError
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
-from niels_gpt.sources.text_files import text_files
-from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from tests.conftest import run_cli
 from tests.renderers.small import assistant, family, user
-from tests.scale.builds import build, units, write_chats, write_texts
+from tests.scale.builds import build, units, write_chats
 from tests.scale.conftest import sigterm_kept
 from tests.scale.faulty import Watched
 from tests.test_cache_determinism import digests
@@ -86,19 +79,6 @@ def test_ray_writes_the_same_bytes(
     opener.join()
 
 
-def test_texts_on_the_cluster(cluster: Any, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    """A pretraining cache, a worker of which is killed in the middle of a unit."""
-    texts = text_files([write_texts(tmp_path / "texts", 150)])
-    (tmp_path / "marks").mkdir()
-    build("pretrain", texts, tmp_path / "one", tokenizer)
-    cut = [part.start for part in texts.slices(SLICE_BYTES) if part.kind == "lines"][2]
-    watched = Watched(texts, tmp_path / "marks", at=(cut,))
-    known = {"source_name": texts.name, "source_config": texts.config()}
-    build("pretrain", watched, tmp_path / "ray", tokenizer, UnitExecutor(RayRunner(), slice_bytes=SLICE_BYTES), **known)
-    assert digests(tmp_path / "ray") == digests(tmp_path / "one")
-    assert len(list((tmp_path / "marks").glob(f"{cut}-*"))) >= 2, "read again"
-
-
 def test_workers_that_die(
     cluster: Any, tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
 ) -> None:
@@ -116,30 +96,6 @@ def while_building(act: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=act, daemon=True)
     thread.start()
     return thread
-
-
-@pytest.mark.slow
-def test_workers_killed_at_random(
-    cluster: Any, tmp_path: Path, chats: ChatFiles, whole: Any, tokenizer: SentencePieceTokenizer
-) -> None:
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    killed: set[int] = set()
-
-    def kill_three() -> None:
-        deadline = time.monotonic() + 60
-        while len(killed) < 3 and time.monotonic() < deadline:
-            pids = {int(mark.read_text().split()[0]) for mark in marks.iterdir() if mark.read_text()}
-            for pid in sorted(pids - killed)[:1]:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-            time.sleep(0.5)
-
-    killer = while_building(kill_three)
-    built = ray_build(Watched(chats, marks, seconds=0.4), chats, tmp_path / "ray", tokenizer)
-    killer.join()
-    assert built == whole
-    assert len(killed) == 3
 
 
 def test_a_node_removed_during_the_build(
@@ -177,60 +133,6 @@ def test_a_unit_that_always_dies_is_named(
         ray_build(source, chats, tmp_path / "ray", tokenizer, workers=1)
 
 
-def test_bad_rows_stop_a_ray_build_with_the_same_words(
-    cluster: Any, tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
-) -> None:
-    said = []
-    for name, executor in (("serial", {}), ("ray", {"executor": UnitExecutor(RayRunner(), slice_bytes=SLICE_BYTES)})):
-        with pytest.raises(DataError) as caught:
-            build("sft", chats, tmp_path / name, tokenizer, max_bad_rows=3, **executor)
-        said.append(str(caught.value))
-    assert said[0] == said[1]
-
-
-@pytest.mark.slow
-def test_the_command_line_on_the_cluster(cluster: Any, tmp_path: Path, chats: ChatFiles, tokenizer_dir: Path) -> None:
-    common = ["build", "--kind", "sft", chats.files[0], "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
-    more = ["--engine", "ray", "--ray-address", cluster.address, "--unit-bytes", 20_000]
-    for name, options in (("local", []), ("ray", more)):
-        done = run_cli(*common, "--out", name, *options, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
-
-
-def test_a_file_of_a_cluster_that_is_gone_does_not_matter(
-    tmp_path: Path, chats: ChatFiles, tokenizer_dir: Path
-) -> None:
-    """`ray.init` without an address takes what `ray_current_cluster` in its temporary directory names."""
-    pytest.importorskip("ray")
-    folder = Path(tempfile.mkdtemp(prefix="r"))  # short: sockets lie below it, and their paths may have 107 bytes
-    (folder / "ray").mkdir()
-    (folder / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    line = [
-        "-m",
-        "niels_gpt",
-        "build",
-        "--kind",
-        "sft",
-        str(chats.files[0]),
-        "--out",
-        str(tmp_path / "sft"),
-        "--engine",
-        "ray",
-    ]
-    line += ["--workers", "2", "--tokenizer", str(tokenizer_dir), "--max-bad-rows", "1000"]
-    environment |= {"RAY_TMPDIR": str(folder)}
-    try:
-        done = subprocess.run(
-            [sys.executable, *line], env=environment, capture_output=True, text=True, timeout=240, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        assert list(verify_dataset(tmp_path / "sft")) == []
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def test_sigterm_still_goes_to_the_handler_of_the_program(
     chats: ChatFiles, tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,12 +157,6 @@ def test_sigterm_still_goes_to_the_handler_of_the_program(
         assert signal.getsignal(signal.SIGTERM) is handle
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match=r"needs ray.*pip install 'niels-gpt\[ray\]'"):
-        RayRunner()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray Data, about itself

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from niels_gpt.errors import InputError
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.records import read_records
-from niels_gpt.sources.files.slices import Slice, read_slice, slice_file
+from niels_gpt.sources.files.slices import read_slice, slice_file
 
 
 def in_slices(path: Path, slice_bytes: int) -> list[Any]:
@@ -56,12 +56,6 @@ def test_lines(
     assert parts[-1].read == 1.0
     assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
     assert all(part.stop - part.start >= slice_bytes for part in parts[:-1])
-
-
-def test_the_cut_of_the_drawing(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"a":1}\n{"b":2}\n{"c":3}\n{"d":4}\n')
-    assert list(slice_file(path, 10)) == [Slice("lines", 0, 16, 0, 0.5), Slice("lines", 16, 32, 2, 1.0)]
 
 
 @pytest.mark.parametrize("slice_bytes", [1, 700, 1 << 20])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from niels_gpt.builds.units import Unit, UnitTask, build_unit, units_path
 from niels_gpt.errors import OutputExists
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.files.slices import Slice
-from niels_gpt.store.staging import StagedDirectory, rename_and_delete
+from niels_gpt.store.staging import StagedDirectory
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import FakeTokenizer
 from tests.scale.builds import build, units, write_chats
@@ -87,28 +86,3 @@ def test_two_builds_at_once(tmp_path: Path, chats: ChatFiles, tokenizer: Sentenc
         with pytest.raises(OutputExists, match="another process is building here right now"):
             build("sft", chats, out, tokenizer, executor)
         assert unit.is_file()
-
-
-def test_units_of_a_cache_with_brackets_in_its_name_go_too(tmp_path: Path) -> None:
-    """The name is no pattern: what was set aside to be deleted stayed for ever."""
-    units = units_path(tmp_path / "chats[v2]")
-    (units / "unit").mkdir(parents=True)
-    rename_and_delete(units)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(9, "Bad file descriptor")])  # so rmtree may end, too
-def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
-    """A command that is interrupted in its last steps left units under another name."""
-    (tmp_path / "units" / "unit").mkdir(parents=True)
-    errors, rmtree = [error], shutil.rmtree
-
-    def interrupted(path: Path, **how: Any) -> None:
-        if errors:
-            raise errors.pop()
-        rmtree(path, **how)
-
-    monkeypatch.setattr(shutil, "rmtree", interrupted)
-    with pytest.raises((KeyboardInterrupt, OSError)):
-        rename_and_delete(tmp_path / "units")
-    assert list(tmp_path.iterdir()) == []

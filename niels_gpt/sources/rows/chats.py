@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
-from niels_gpt.messages import Conversation, Message, Notes, read_messages, read_tools
+from niels_gpt.messages import Conversation, Message, Notes, ReadMessages, read_messages, read_tools
 from niels_gpt.messages.keys import FLAGS
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
@@ -37,7 +37,7 @@ def read_chat(row: Row, dialect: str, where: str, mapping: RowMapping = NO_MAPPI
     # After the columns have the names by which calls and tools are found.
     row = plain_row(mapping.renamed(row) if mapping else row, notes, arrow=arrow)
     messages = mapping.with_system(read_messages(to_messages(row, dialect, dict(mapping.roles)), notes))
-    return as_conversation(row, messages, DIALECTS[dialect], where, notes)
+    return as_conversation(row, ReadMessages(messages), DIALECTS[dialect], where, notes)
 
 
 def plain_row(row: Row, notes: Notes, *, arrow: bool) -> Row:
