@@ -6,15 +6,12 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c 'import sys; sys.exit(sys.ve
 BIN := .venv/bin
 # They ask for other versions than our pins, and for what they need where they train; their readers run with these.
 READERS := ai2-olmo-core cached-path litdata
-# The tests that `make test` runs a second time with numpy in the place of the native kernel.
-WITHOUT_KERNEL := tests/renderers/test_one_path.py
 
 # Most of their tests import torch, and many start processes that do: 0.1 GB more each with PyTorch's CUDA build.
 LOADING := episodes trainers scale preferences export examples
 
 # Files in the order of tests/conftest.py, the long ones first, which the last option keeps.
-PYTEST = NIELS_GPT_KERNEL=$$(command -v cc >/dev/null && echo require || echo auto) \
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Of each test with more than 12 cases a sample runs. All cases of the renderers' tests, each for each family or tokenizer,
 # are 9,500; with them the whole run took half an hour on a slow machine. `make test CASES=` runs all.
@@ -36,13 +33,12 @@ quick: .venv/installed  ## a useful answer in a minute: a case or two of each te
 
 # One part after another, each in new processes: what libraries keep in memory adds up from file to file. They share a
 # cache directory, in which the proofs of real tokenizers are kept.
-test: .venv/installed  ## all tests but the slow ones, of the largest a sample; some once more without the native kernel
+test: .venv/installed  ## all tests but the slow ones, of the largest a sample
 	cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && export NIELS_GPT_TEST_CACHE="$$cache" && \
 	$(PYTEST) $(CASES) tests/renderers && \
 	$(PYTEST) $(CASES) tests/doctor tests/explorer tests/museum tests/tokenizer && \
 	$(PYTEST) $(CASES) $(addprefix tests/,$(LOADING)) && \
-	$(PYTEST) $(CASES) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING)) && \
-	NIELS_GPT_KERNEL=off $(BIN)/python -m pytest -n 2 $(CASES) $(WITHOUT_KERNEL)
+	$(PYTEST) $(CASES) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING))
 
 SEED = 0
 
@@ -79,14 +75,10 @@ man: .venv/installed  ## the manual page from the texts of --help: docs/niels-gp
 licences: .venv/installed  ## docs/licences.md, from the metadata of what is installed
 	$(BIN)/python -m docs.licences
 
-dist: man  ## the source distribution, a wheel of this platform and one for every platform, into dist/
+dist: man  ## the source distribution and the wheel, into dist/
 	rm -rf dist
-	NIELS_GPT_KERNEL=require $(BIN)/python -m uv build --quiet --out-dir dist
-	NIELS_GPT_KERNEL=off $(BIN)/python -m uv build --quiet --wheel --out-dir dist
+	$(BIN)/python -m uv build --quiet --out-dir dist
 	ls dist
-
-wheels: .venv/installed  ## after `make dist`: the wheels of Linux and macOS, for x86_64 and aarch64, built on this machine
-	$(BIN)/python -m tools.cross_wheels dist/niels_gpt-*.tar.gz
 
 sbom: .venv/installed  ## what an installation consists of, as CycloneDX, into dist/
 	$(BIN)/python -m tools.sbom dist/niels_gpt.cdx.json
@@ -102,7 +94,7 @@ clean:  ## remove the environment, caches of tools, and the demo
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache niels-gpt-demo site dist .bounds
 
 # Libraries have 25,000 files, which pip would compile one by one; some are for other versions of Python, and fail.
-.venv/installed: pyproject.toml constraints.txt hatch_build.py $(wildcard niels_gpt/_kernel*.[ch])
+.venv/installed: pyproject.toml constraints.txt hatch_build.py
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[torch,hub,hf,explorer,dev,docs]'

@@ -17,14 +17,13 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from benchmarks.corpus import Chats
 from benchmarks.pairs import Result
-from niels_gpt.kernel import VARIABLE, native
 from niels_gpt.messages import tools
 from niels_gpt.renderers import conversation
 from niels_gpt.renderers.dialects import typescript
@@ -66,13 +65,11 @@ class Way:
     Attributes:
         run: takes what `ready` makes of a block; only `run` is timed.
         every: of how many blocks it takes one; slow ways need not meet all.
-        kernel: `False`: our native kernel is off while it runs.
     """
 
     run: Callable[[Any], Any]
     ready: Callable[[Block], Any] = lambda block: block
     every: int = 1
-    kernel: bool = True
 
 
 @dataclass
@@ -103,24 +100,9 @@ def _twice(way: Way, block: Block) -> tuple[float, float]:
     gc.collect()
     gc.freeze()  # the corpus is not what the next collections have to look through
     try:
-        with kernel_off() if not way.kernel else nullcontext():
-            return seconds_of(way.run, prepared), seconds_of(way.run, prepared)
+        return seconds_of(way.run, prepared), seconds_of(way.run, prepared)
     finally:
         gc.unfreeze()
-
-
-@contextmanager
-def kernel_off() -> Iterator[None]:
-    """Use numpy in the place of the native kernel. The choice is made once a process, so it is forgotten twice."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "off"
-    native.cache_clear()
-    try:
-        yield
-    finally:
-        os.environ.pop(VARIABLE)
-        os.environ |= {} if before is None else {VARIABLE: before}
-        native.cache_clear()
 
 
 def seconds_of(run: Callable[[Any], Any], prepared: Any) -> float:

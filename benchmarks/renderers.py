@@ -105,9 +105,7 @@ def _ways(model: Path) -> dict[str, Way]:
     ways = {
         BARE: bare(Qwen3Renderer(model)),
         BATCH: Way(batch(Qwen3Renderer(model))),
-        f"{BATCH}, no kernel": Way(batch(Qwen3Renderer(model)), kernel=False),
         ONE: Way(_each(Qwen3Renderer(model).render)),
-        f"{ONE}, no kernel": Way(_each(Qwen3Renderer(model).render), kernel=False),
         f"{ONE}, with lists": Way(
             _each(Qwen3Renderer(model).render, lambda made: (list(made.token_ids), list(made.sampled_mask)))
         ),

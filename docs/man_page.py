@@ -20,8 +20,6 @@ from niels_gpt.version import __version__
 PAGE = Path(__file__).parent / "niels-gpt.1"
 
 ENVIRONMENT = {
-    "NIELS_GPT_KERNEL": "auto (default) uses the native kernel if it was built, off uses numpy, require refuses to run "
-    "without the kernel.",
     "NIELS_GPT_CACHE": "The directory of proofs about tokenizers, in place of $XDG_CACHE_HOME/niels_gpt or "
     "~/.cache/niels_gpt.",
     "NO_COLOR": "No colours, whatever its value.",

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra
-from niels_gpt.kernel import native
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, train_tokenizer
 from tests import cli_server, memory
@@ -68,21 +66,6 @@ class FakeTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         words = {token: word for word, token in self._ids.items()}
         return " ".join(words[token] for token in ids)
-
-
-@pytest.fixture(scope="session")
-def kernel() -> ModuleType:
-    """The compiled kernel, whatever `NIELS_GPT_KERNEL` says; tests are skipped where it was not built."""
-    return pytest.importorskip("niels_gpt._kernel", reason="the native kernel is not built", exc_type=ImportError)
-
-
-@pytest.fixture(params=["auto", "off"])
-def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With the native kernel, where it was built, and with numpy."""
-    monkeypatch.setenv("NIELS_GPT_KERNEL", request.param)
-    native.cache_clear()
-    yield
-    native.cache_clear()
 
 
 @pytest.fixture

@@ -160,10 +160,7 @@ def loaded(name: str) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from niels_gpt import kernel
-
-        # The kernel is part of it because a bug report must say whether C or numpy ran.
-        print(f"niels-gpt {__version__}, {kernel.description()}")
+        print(f"niels-gpt {__version__}")
         raise typer.Exit
 
 

@@ -1,14 +1,13 @@
-"""`ByteTokenizer`: tokenizer objects that encode text and give the bytes of ids, shown as a `PythonTokenizer`.
+"""`ByteTokenizer`: tokenizer objects of other libraries that give the bytes of ids, shown as a `PythonTokenizer`.
 
-tiktoken's `Encoding`, the tokenizers of tml-renderers, mistral-common's `Tekkenizer`, and any object with `encode` and
-`decode_bytes`. They differ in what they call their control tokens, so each shape has a function here that reads it;
-`PythonEncoder` does the rest, and proves on a probe text that no text becomes a control token.
+tiktoken's `Encoding`, mistral-common's `Tekkenizer`, and any object with `encode` and `decode_bytes`. They differ in
+what they call their control tokens; `PythonEncoder` does the rest, and proves on a probe text that no text becomes one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -32,20 +31,6 @@ class TiktokenEncoding(Protocol):
     def encode_ordinary(self, text: str) -> list[int]: ...
     def encode_single_token(self, text_or_bytes: str) -> int: ...
     def decode_bytes(self, tokens: list[int]) -> bytes: ...
-
-
-@runtime_checkable
-class NamedSpecials(Protocol):
-    """What is used of the tokenizers of tml-renderers: control tokens have names, `im_start` for `<|im_start|>`."""
-
-    @property
-    def bos_token(self) -> str: ...
-    @property
-    def eos_token(self) -> str: ...
-    def special_tokens(self) -> list[str]: ...
-    def encode_special(self, name: str) -> int: ...
-    def encode_ordinary(self, text: str) -> list[int]: ...
-    def decode_bytes(self, token_ids: Sequence[int]) -> bytes: ...
 
 
 @runtime_checkable
@@ -94,7 +79,7 @@ class _Functions:
 
 def is_byte_tokenizer(source: object) -> bool:
     """Whether the object has one of the shapes that are read here."""
-    return isinstance(source, TiktokenEncoding | NamedSpecials | Tekken | BytesOfIds)
+    return isinstance(source, TiktokenEncoding | Tekken | BytesOfIds)
 
 
 def _functions_of(source: Any) -> _Functions:
@@ -104,27 +89,15 @@ def _functions_of(source: Any) -> _Functions:
         TokenizerError: `special_tokens` is no mapping.
     """
     name = f"{type(source).__module__}.{type(source).__qualname__}"
+
+    def bytes_of(token: int) -> bytes:
+        return bytes(source.decode_bytes([token]))
+
     if isinstance(source, TiktokenEncoding):
         specials = {text: source.encode_single_token(text) for text in source.special_tokens_set}
         # tiktoken names no eos. This spelling is the one that its encodings end documents with.
         eos = {"eos_token": "<|endoftext|>"} if "<|endoftext|>" in specials else {}
-        return _Functions(
-            source.name,
-            source.encode_ordinary,
-            lambda token: source.decode_bytes([token]),
-            specials,
-            source.n_vocab,
-            eos,
-        )
-    if isinstance(source, NamedSpecials):
-        ids = {special: source.encode_special(special) for special in source.special_tokens()}
-        spelt = {special: source.decode_bytes([token]).decode() for special, token in ids.items()}
-        pairs = (("bos_token", source.bos_token), ("eos_token", source.eos_token))
-        named = {key: spelt[special] for key, special in pairs if special in spelt}
-        specials = {spelt[special]: token for special, token in ids.items()}
-        return _Functions(
-            name, source.encode_ordinary, lambda token: source.decode_bytes([token]), specials, named=named
-        )
+        return _Functions(source.name, source.encode_ordinary, bytes_of, specials, source.n_vocab, eos)
     if isinstance(source, Tekken):
         from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 
@@ -144,7 +117,7 @@ def _functions_of(source: Any) -> _Functions:
             f"{name}: special_tokens is a {type(specials).__name__}; expected a mapping of each control token's "
             "spelling to its id"
         )
-    return _Functions(name, source.encode, lambda token: source.decode_bytes([token]), dict(specials))
+    return _Functions(name, source.encode, bytes_of, dict(specials))
 
 
 @dataclass(frozen=True)
@@ -159,9 +132,7 @@ class Special:
 
 
 class ByteTokenizer:
-    """A tokenizer object, as the `PythonTokenizer` that `PythonEncoder` reads.
-
-    Pickles if the object does, or if its class makes the same one without arguments, as those of tml-renderers do.
+    """A tokenizer object, as the `PythonTokenizer` that `PythonEncoder` reads; pickles if the object does.
 
     Attributes:
         name_or_path: the object's own name, or that of its class.
@@ -219,11 +190,4 @@ class ByteTokenizer:
             return None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Objects of tml-renderers are native and do not pickle; their class makes the same one again.
-        if isinstance(self._source, NamedSpecials):
-            return _of_class, (type(self._source),)
         return ByteTokenizer, (self._source,)
-
-
-def _of_class(kind: Callable[[], Any]) -> ByteTokenizer:
-    return ByteTokenizer(kind())

@@ -1,23 +1,21 @@
 """Reads from a tokenizer.json which ids are control tokens and which bytes each id encodes.
 
-`read_description` returns a `Description`. `engine_json` returns the variants of the JSON that the engines load, with
-and without control tokens. Nothing is encoded here.
+Nothing is encoded here.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from niels_gpt.errors import TokenizerError, shown
-from niels_gpt.tokenizer.hf import HFTokenizer, added_tokens, file_of, parsed
+from niels_gpt.tokenizer.hf import HFTokenizer, added_tokens, file_of, malformed, parsed
 
 _SPACE_MARK = "\u2581"
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -32,23 +30,6 @@ _OTHERS = sorted(set(range(256)) - set(_PRINTABLE))
 _BYTE_OF = {**{byte: byte for byte in _PRINTABLE}, **{256 + at: byte for at, byte in enumerate(_OTHERS)}}
 _ALPHABET = frozenset(map(chr, _BYTE_OF))
 _NO_BYTE = 256  # in tables of bytes: a character outside of the alphabet
-
-
-class EngineJson(NamedTuple):
-    """A tokenizer.json as the engines load it, without post-processor, truncation and padding.
-
-    Attributes:
-        body: without control tokens, for a run at the very start of a string.
-        rest: the same for runs further on; it differs from `body` only if Metaspace's prepend_scheme is "first".
-        official: with control tokens, as the tokenizer is published.
-    """
-
-    body: bytes
-    rest: bytes
-    official: bytes
-
-
-_GATHERED = 8192  # ids whose bytes are gathered at once: what that takes stays in the processor's cache
 
 
 class TokenBytes:
@@ -82,17 +63,11 @@ class TokenBytes:
 
             edges 0 3 4 6     ids 2 0     lengths 2 3     ends 0 2 5     places  4 5 | 0 1 2  =  4-0 0-2  +  0 1 2 3 4
         """
-        every = np.frombuffer(self._bytes, np.uint8)
-        ends = np.zeros(len(ids) + 1, np.int64)
         begin = self.edges[ids]
+        ends = np.zeros(len(ids) + 1, np.int64)
         np.cumsum(self.edges[ids + 1] - begin, out=ends[1:])
-        parts = []
-        for start in range(0, len(ids), _GATHERED):
-            here = ends[start : start + _GATHERED + 1]
-            places = (begin[start : start + _GATHERED] - here[:-1]).repeat(here[1:] - here[:-1])
-            places += np.arange(here[0], here[-1])
-            parts.append(every[places].tobytes())
-        return b"".join(parts), ends
+        places = (begin - ends[:-1]).repeat(np.diff(ends)) + np.arange(ends[-1])
+        return np.frombuffer(self._bytes, np.uint8)[places].tobytes(), ends
 
 
 def _read_words(words: Mapping[str, int], size: int, decode: Callable[[str], bytes]) -> TokenBytes:
@@ -122,13 +97,12 @@ class Description:
         vocab_size: largest id + 1.
         control_ids: spelling -> id of the added tokens with special: true, and of `more_controls`.
         added_ids: spelling -> id of all added tokens.
-        competitors: the other added tokens, if the spelling of one overlaps a control token's; else empty.
         whole_string_reason: why splitting a text at control tokens would change its ids, or `None` if it would not.
         byte_lengths: int64 of shape (vocab_size,), how many bytes of text each id encodes; `None` if that depends on
             the text.
         words: the bytes that each id encodes, except for added tokens.
         form: the Unicode form that the normalizer applies, or `None`; `byte_lengths` hold for text in this form only.
-        prepends: the first run of a string is encoded differently from the others (`EngineJson.rest`).
+        prepends: the first run of a string is encoded differently from the others (`never_prepending`).
         shortens: the tokenizer.json sets truncation or padding, which encoding pieces must not apply.
         decodes: ids are decoded by joining `words` and the added tokens' spellings.
     """
@@ -136,7 +110,6 @@ class Description:
     vocab_size: int
     control_ids: dict[str, int]
     added_ids: dict[str, int]
-    competitors: tuple[str, ...]
     whole_string_reason: str | None
     byte_lengths: npt.NDArray[np.int64] | None
     words: TokenBytes
@@ -144,43 +117,6 @@ class Description:
     prepends: bool
     shortens: bool
     decodes: bool
-
-
-class _ParsedTokenizer(NamedTuple):
-    """A parsed tokenizer.json without post-processor, truncation and padding, and its added tokens.
-
-    Attributes:
-        controls: added tokens that are recognised in scaffold only.
-        others: added tokens that are recognised in any text.
-        shortens: as in `Description`.
-    """
-
-    data: dict[str, Any]
-    added: list[dict[str, Any]]
-    controls: list[dict[str, Any]]
-    others: list[dict[str, Any]]
-    shortens: bool
-
-
-def _parsed_tokenizer(
-    parts: HFTokenizer, more_controls: Collection[str], data: dict[str, Any] | None
-) -> _ParsedTokenizer:
-    """Common part of `read_description` and `engine_json`; for arguments and errors see `read_description`."""
-    if data is None:
-        data = parsed(parts.json_bytes, file_of(parts.name))
-    added = added_tokens(data, parts.name)
-    if data["model"].get("dropout"):
-        raise TokenizerError(
-            f"{file_of(parts.name)}: model.dropout is {shown(data['model']['dropout'])}, so ids are random; expected "
-            "null. Remove it"
-        )
-    shortens = any(data.get(key) for key in ("truncation", "padding"))
-    # The post-processor adds bos and changes offsets; neither is part of the text. Truncation would lose text.
-    blank = {"post_processor": None, "truncation": None, "padding": None}
-    controls = [token for token in added if token.get("special") or token["content"] in more_controls]
-    others = [token for token in added if not token.get("special") and token["content"] not in more_controls]
-    text_only = {"normalizer": None, "pre_tokenizer": None, **data, "added_tokens": added, **blank}
-    return _ParsedTokenizer(text_only, added, controls, others, shortens)
 
 
 def read_description(
@@ -196,78 +132,51 @@ def read_description(
     Raises:
         TokenizerError: the model drops merges at random (`dropout`), or the file is not one that `tokenizers` writes.
     """
-    read = _parsed_tokenizer(parts, more_controls, data)
-    json_data, controls, others = read.data, read.controls, read.others
-    vocab = json_data["model"].get("vocab", {})
-    if not isinstance(vocab, dict):  # Unigram models list entries with scores, in the order of their ids
-        vocab = {str(entry[0]): index for index, entry in enumerate(vocab)}
-    size = 1 + max([*vocab.values(), *(int(token["id"]) for token in read.added)], default=-1)
-    by_bytes = any(step["type"] == "ByteLevel" for step in _steps(json_data["pre_tokenizer"]))
-    words = {**{token["content"]: int(token["id"]) for token in others}, **vocab}
-    token_bytes = _read_words(words, size, from_byte_alphabet if by_bytes else from_spaced)
-    # Decoders apply the byte alphabet to added tokens too, so these must not contain characters that it changes.
-    as_spelt = all(from_byte_alphabet(token["content"]) == token["content"].encode() for token in read.added)
-    return Description(
-        vocab_size=size,
-        control_ids={token["content"]: int(token["id"]) for token in controls},
-        added_ids={token["content"]: int(token["id"]) for token in read.added},
-        competitors=_competitors([t["content"] for t in controls], [t["content"] for t in others]),
-        whole_string_reason=_whole_string_reason(json_data, controls, others),
-        byte_lengths=_byte_lengths(json_data, words, token_bytes),
-        words=token_bytes,
-        form=_form(json_data["normalizer"])[1],
-        prepends=_never_prepending(json_data) != json_data,
-        shortens=read.shortens,
-        decodes=by_bytes and (json_data.get("decoder") or {}).get("type") == "ByteLevel" and as_spelt,
-    )
+    name = file_of(parts.name)
+    data = parsed(parts.json_bytes, name) if data is None else data
+    with malformed(name):
+        added = added_tokens(data, parts.name)
+        if data["model"].get("dropout"):
+            raise TokenizerError(
+                f"{name}: model.dropout is {shown(data['model']['dropout'])}, so ids are random; expected null. "
+                "Remove it"
+            )
+        controls, others = list[dict[str, Any]](), list[dict[str, Any]]()
+        for token in added:
+            (controls if token.get("special") or token["content"] in more_controls else others).append(token)
+        vocab = data["model"].get("vocab", {})
+        if not isinstance(vocab, dict):  # Unigram models list entries with scores, in the order of their ids
+            vocab = {str(entry[0]): index for index, entry in enumerate(vocab)}
+        size = 1 + max([*vocab.values(), *(token["id"] for token in added)], default=-1)
+        by_bytes = any(step["type"] == "ByteLevel" for step in _steps(data.get("pre_tokenizer")))
+        words = {**{token["content"]: token["id"] for token in others}, **vocab}
+        token_bytes = _read_words(words, size, from_byte_alphabet if by_bytes else from_spaced)
+        # Decoders apply the byte alphabet to added tokens too, so these must not contain characters that it changes.
+        as_spelt = all(from_byte_alphabet(token["content"]) == token["content"].encode() for token in added)
+        return Description(
+            vocab_size=size,
+            control_ids={token["content"]: token["id"] for token in controls},
+            added_ids={token["content"]: token["id"] for token in added},
+            whole_string_reason=_whole_string_reason(data, controls, others),
+            byte_lengths=_byte_lengths(data, words, token_bytes),
+            words=token_bytes,
+            form=_form(data.get("normalizer"))[1],
+            prepends=never_prepending(data) != data,
+            shortens=any(data.get(key) for key in ("truncation", "padding")),
+            decodes=by_bytes and (data.get("decoder") or {}).get("type") == "ByteLevel" and as_spelt,
+        )
 
 
-def engine_json(
-    parts: HFTokenizer, more_controls: Collection[str] = (), data: dict[str, Any] | None = None
-) -> EngineJson:
-    """The JSON as the engines load it; arguments and errors are those of `read_description`."""
-    read = _parsed_tokenizer(parts, more_controls, data)
-    model = read.data["model"]
-    if isinstance(model.get("vocab"), dict):
-        # `tokenizers` ignores the "id" of added tokens that are not in the vocabulary and gives them the next free ids:
-        # without the control tokens before it, Qwen3's `<think>` would get a control token's id. So the vocabulary gets
-        # the remaining added tokens; merges never produce these entries.
-        words = {token["content"]: int(token["id"]) for token in read.others}
-        model = {**model, "vocab": {**model["vocab"], **words}}
-    body = {**read.data, "added_tokens": read.others, "model": model}
-    rest, dumped = _never_prepending(body), _dumped(body)
-    # `rest` usually equals `body`, and dumping megabytes a second time takes noticeable time.
-    return EngineJson(dumped, dumped if rest == body else _dumped(rest), _dumped(read.data))
+def never_prepending(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """A parsed tokenizer.json that never puts a space before text where Metaspace's prepend_scheme is "first".
 
-
-def _dumped(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _competitors(controls: list[str], others: list[str]) -> tuple[str, ...]:
-    """All other added tokens, if one of them can overlap a control token in a text: "x<" and "<e>" in "x<e>".
-
-    All, since a token that overlaps a competitor changes where that one is recognised.
+    So a run that does not begin its string is encoded.
     """
-    heads = {text[:stop] for text in controls for stop in range(1, len(text) + 1)}
-    tails = {text[start:] for text in controls for start in range(len(text))}
-    joined = "\0".join(controls)
-    for text in others:
-        # "x<" ends with a beginning of "<e>"; "e>y" starts with an end of it.
-        ends = any(text[start:] in heads for start in range(len(text)))
-        starts = any(text[:stop] in tails for stop in range(1, len(text) + 1))
-        if ends or starts or text in joined or any(control in text for control in controls):
-            return tuple(others)
-    return ()
-
-
-def _never_prepending(value: Any) -> Any:
-    """A copy in which Metaspace never puts a space before text, where its prepend_scheme is "first"."""
-    data = {key: copy.deepcopy(value[key]) for key in ("pre_tokenizer", "normalizer")}
-    for step in (step for part in data.values() for step in _steps(part)):
+    changed = {key: copy.deepcopy(tokenizer.get(key)) for key in ("pre_tokenizer", "normalizer")}
+    for step in (step for part in changed.values() for step in _steps(part)):
         if step.get("prepend_scheme") == "first":
             step["prepend_scheme"] = "never"
-    return {**value, **data}
+    return {**tokenizer, **{key: part for key, part in changed.items() if key in tokenizer}}
 
 
 def _steps(part: Any) -> list[dict[str, Any]]:
@@ -289,7 +198,7 @@ def _whole_string_reason(
     """
     for token in controls:
         flags = [flag for flag in _FLAGS if token.get(flag)]
-        if token.get("normalized") and _steps(data["normalizer"]):
+        if token.get("normalized") and _steps(data.get("normalizer")):
             flags.append("normalized")  # it is searched in the normalized text, where it may match other spellings
         if flags:
             return f"the control token {token['content']!r} has {' and '.join(flags)} set"
@@ -321,8 +230,8 @@ def _byte_lengths(
     A length is never too large (the unknown token counts 0). So if the lengths of a text's ids sum to the text's number
     of bytes, each of them is exact.
     """
-    kind, _ = _form(data["normalizer"])
-    steps, model = _steps(data["pre_tokenizer"]), data["model"]
+    kind, _ = _form(data.get("normalizer"))
+    steps, model = _steps(data.get("pre_tokenizer")), data["model"]
     affixes = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
     steps_of_bytes = [step for step in steps if step["type"] == "ByteLevel"]
     if model.get("type") != "BPE" or affixes or any(step["type"] == "Metaspace" for step in steps):

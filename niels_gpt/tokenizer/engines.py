@@ -1,4 +1,4 @@
-"""The engines that encode runs of text without control tokens: gigatoken where its ids are proven, else `tokenizers`.
+"""The engines that encode: gigatoken where its ids are proven, and `tokenizers`.
 
 gigatoken is about 55 times as fast as `tokenizers`. It is used if its ids equal those of `tokenizers` on a probe text,
 as a whole, line by line and word by word (`proven_gigatoken`). That takes seconds, so a success is stored in the user's
@@ -14,12 +14,11 @@ import hashlib
 import json
 import os
 import sys
-import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,11 +26,10 @@ import numpy as np
 
 from niels_gpt.errors import NielsError, TokenizerError, shown
 from niels_gpt.extras import check_library
-from niels_gpt.forks import GIGATOKEN, is_forked
+from niels_gpt.forks import is_forked
 from niels_gpt.store.files import json_bytes, write_atomic
-from niels_gpt.tokenizer.description import Description
 from niels_gpt.tokenizer.hf import file_of
-from niels_gpt.tokenizer.pieces import NO_IDS, NO_POSITIONS, Ids, Positions, edges_of
+from niels_gpt.tokenizer.pieces import Ids, Positions
 
 EngineName = Literal["auto", "gigatoken", "tokenizers"]
 
@@ -46,134 +44,9 @@ PROBE = (
     " \n  \n   \n\n    \nCamelCaseWORDS HTTPServer's 'S 'll a1b2 ١٢٣٤ 1,000,000.00 $5 €7 !!!???---===\n"
 )
 PROVEN = "its ids equal those of tokenizers on the probe text"
-# A batch call of gigatoken takes some 200 microseconds before the first text; from this many texts on it is faster.
-_BATCH = 64
 # Bytes after which gigatoken is loaded anew, since its cache of words only grows: every ten seconds of encoding, for
 # half a second.
 MOST_SEEN = 512 * 1024 * 1024
-BETWEEN = b"\xff"  # separates the texts of a batch; this byte does not occur in UTF-8
-
-
-class RunEncoder:
-    """A tokenizer without control tokens: runs of text to ids, with the byte at which each token starts.
-
-    The engine is loaded when it is first needed.
-
-    Args:
-        name: what errors call the tokenizer.
-        data: returns the bytes of its JSON.
-        engine: the engine to use; for "gigatoken" the caller has a proof, or calls `prove`.
-    """
-
-    def __init__(self, name: str, about: Description, data: Callable[[], bytes], engine: EngineName) -> None:
-        self._name, self._data, self.engine = name, data, engine
-        self._lengths, self._form = about.byte_lengths, about.form
-        self._gigatoken: Gigatoken | None = None
-        self._loaded: Any = None
-
-    def prove(self, added: Mapping[str, int]) -> str:
-        """Load `tokenizers`, choose gigatoken if its ids are equal and `engine` allows it, and return the reason.
-
-        Args:
-            added: spelling -> id of the added tokens of this JSON.
-
-        Raises:
-            TokenizerError: gigatoken was requested and its ids differ, or added tokens have other ids than expected.
-        """
-        requested, data = self.engine, self._data()
-        self._loaded = load_rust_tokenizer(data, self._name)
-        # `tokenizers` renumbers added tokens that are not in the vocabulary.
-        for text, token in added.items():
-            found = self._loaded.token_to_id(text)
-            if found != token:
-                raise TokenizerError(
-                    f"{self._name}: without its control tokens, tokenizers gives {text!r} the id {found}; expected "
-                    f"{token}. Put the tokens that are not special before the special ones"
-                )
-        if requested == "tokenizers":
-            return "requested"
-        self._gigatoken, reason = proven_gigatoken(data, self._loaded, added, self._name)
-        if requested == "gigatoken" and self._gigatoken is None:
-            raise TokenizerError(f"{self._name}: gigatoken cannot be used: {reason}. Use engine='auto'")
-        self.engine = "gigatoken" if self._gigatoken is not None else "tokenizers"
-        return reason
-
-    @property
-    def _tokenizer(self) -> Any:
-        if self._loaded is None:
-            self._loaded = load_rust_tokenizer(self._data(), self._name)
-        return self._loaded
-
-    def encode(self, runs: list[bytes]) -> tuple[Ids, Positions, Positions]:
-        """`(ids, starts, counts)`: all tokens, the byte within its run at which each starts, the tokens of each run."""
-        if self._lengths is None:
-            return self._concatenate([self._by_offsets(run) for run in runs])
-        ids, counts = self._encode_flat(runs)
-        # Runs of 5 and 4 bytes whose tokens stand for 2 3 | 1 3 bytes: the tokens end at 0 2 5 6 9, of which 0 5 9 are
-        # the edges of the runs. Their differences 5 4 are the runs' lengths, so both runs are proven. The starts are
-        # the ends without the last, minus the edge of the run: 0 2 | 0 1.
-        ends, token_edges = edges_of(self._lengths[ids]), edges_of(counts)
-        edges = ends[token_edges]
-        starts = ends[:-1] - edges[:-1].repeat(counts)
-        proven = edges[1:] - edges[:-1] == np.fromiter(map(len, runs), np.int64, len(runs))
-        if self._form:
-            # The tokenizer encodes the normal form, whose bytes are not those of a run in another form. Both may happen
-            # to have equally many, so their number proves nothing for such a run.
-            form: Any = self._form
-            normal = (run.isascii() or unicodedata.is_normalized(form, run.decode()) for run in runs)
-            proven &= np.fromiter(normal, np.bool_, len(runs))
-        if proven.all():
-            return ids, starts, counts
-        bounds = zip(proven.tolist(), runs, token_edges[:-1].tolist(), token_edges[1:].tolist(), strict=True)
-        return self._concatenate([(ids[a:b], starts[a:b]) if ok else self._by_offsets(run) for ok, run, a, b in bounds])
-
-    def _encode_flat(self, runs: list[bytes]) -> tuple[Ids, Positions]:
-        """`(ids, counts)`: the tokens of all runs, and how many each run has."""
-        encoded: list[Any]
-        if self.engine == "gigatoken":
-            with GIGATOKEN:
-                if self._gigatoken is None:
-                    self._gigatoken = Gigatoken(self._data())
-                backend = self._gigatoken.after(sum(map(len, runs)))
-                if len(runs) >= _BATCH:
-                    return self._encode_batch(runs, backend)
-                encoded = list(map(backend.encode, runs))
-            counts = np.fromiter(map(len, encoded), np.int64, len(runs))
-            return np.concatenate([NO_IDS, *encoded], dtype=np.int32, casting="unsafe"), counts
-        # Without offsets: counting bytes is enough here, and `tokenizers` is faster without them.
-        encoded = [
-            e.ids for e in encodings_of(self._tokenizer, [run.decode() for run in runs], self._name, offsets=False)
-        ]
-        counts = np.fromiter(map(len, encoded), np.int64, len(runs))
-        return np.fromiter(chain.from_iterable(encoded), np.int32, int(counts.sum())), counts
-
-    def _encode_batch(self, runs: list[bytes], backend: Any) -> tuple[Ids, Positions]:
-        """All runs in one call of gigatoken, as one buffer where possible: a list takes three times as long."""
-        import gigatoken
-
-        source: Any = runs
-        if isinstance(backend, gigatoken.gigatoken_rs.BPETokenizer):  # other tokenizers accept only UTF-8 separators
-            source = gigatoken.BytesSource([BETWEEN.join(runs)], separator=BETWEEN)
-        layout = gigatoken.Tokenizer(backend).encode_batch(source).layout
-        offsets: Positions = np.asarray(layout.offsets.data, np.int64)
-        if offsets.size != len(runs) + 1:
-            raise TokenizerError(
-                f"{self._name}: gigatoken gave {offsets.size - 1} texts for {len(runs)}; expected one each. "
-                "Use engine='tokenizers'"
-            )
-        # The buffer may be longer than the texts. Offsets 2 5 9: ids 2..9, of which the texts have 3 and 4.
-        ids = np.asarray(layout.content.data)[offsets[0] : offsets[-1]]
-        return ids.astype(np.int32), offsets[1:] - offsets[:-1]
-
-    def _by_offsets(self, run: bytes) -> tuple[Ids, Positions]:
-        text = run.decode()
-        return from_offsets(encodings_of(self._tokenizer, [text], self._name, offsets=True)[0], text, self._name)
-
-    @staticmethod
-    def _concatenate(parts: list[tuple[Ids, Positions]]) -> tuple[Ids, Positions, Positions]:
-        counts = np.fromiter((len(ids) for ids, _ in parts), np.int64, len(parts))
-        ids = np.concatenate([NO_IDS, *(ids for ids, _ in parts)])
-        return ids, np.concatenate([NO_POSITIONS, *(starts for _, starts in parts)]), counts
 
 
 # ---- gigatoken
@@ -221,7 +94,7 @@ def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: st
         if not (isinstance(error, ValueError | RuntimeError | KeyError | TypeError | OverflowError) or is_panic(error)):
             raise
         return None, f"gigatoken cannot load or run it ({shown(str(error), 200)})"
-    expected = [encoding.ids for encoding in encodings_of(reference, texts, name, offsets=True)]
+    expected = [encoding.ids for encoding in encodings_of(reference, texts, name)]
     wrong = next((text for text, a, b in zip(texts, found, expected, strict=True) if a != b), None)
     if wrong is not None:
         return None, f"gigatoken's ids differ from those of tokenizers on {wrong[:40]!r}"
@@ -231,8 +104,8 @@ def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: st
 # ---- tokenizers
 
 
-def encodings_of(tokenizer: Any, texts: list[str], name: str, *, offsets: bool) -> list[Any]:
-    """The encoding of each text by `tokenizers`.
+def encodings_of(tokenizer: Any, texts: list[str], name: str) -> list[Any]:
+    """The encoding of each text by `tokenizers`, with offsets.
 
     A forked process encodes one text after the other: its copy of the library has no threads, and waits for them
     forever if TOKENIZERS_PARALLELISM is set.
@@ -240,8 +113,7 @@ def encodings_of(tokenizer: Any, texts: list[str], name: str, *, offsets: bool) 
     with rust_errors(name, f"encode {shown(texts[0] if texts else '')}", "use another tokenizer.json"):
         if is_forked():
             return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
-        encodings: list[Any] = encode(texts, add_special_tokens=False)
+        encodings: list[Any] = tokenizer.encode_batch(texts, add_special_tokens=False)
         return encodings
 
 
@@ -290,7 +162,10 @@ def from_offsets(encoding: Any, text: str, name: str) -> tuple[Ids, Positions]:
 
 
 def load_rust_tokenizer(data: bytes, name: str) -> Any:
-    """The bytes of a tokenizer.json as a `tokenizers.Tokenizer`; `name` is what errors call it.
+    """The bytes of a tokenizer.json as a `tokenizers.Tokenizer` that encodes all of a text and nothing else.
+
+    Args:
+        name: what errors call it.
 
     Raises:
         MissingExtra: `tokenizers` is not installed. TokenizerError: it cannot load these bytes.
@@ -299,7 +174,24 @@ def load_rust_tokenizer(data: bytes, name: str) -> Any:
     from tokenizers import Tokenizer
 
     with rust_errors(name, "load it", "expected a tokenizer.json as save_pretrained() writes it"):
-        return Tokenizer.from_str(data.decode())
+        tokenizer = Tokenizer.from_str(data.decode())
+    # The post-processor adds bos and changes offsets; neither is part of the text. Truncation would lose text.
+    tokenizer.post_processor = None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def take_controls_as_text(tokenizer: Any, controls: Iterable[str]) -> None:
+    """Let a `tokenizers.Tokenizer` encode the spellings of control tokens as any other text.
+
+    Args:
+        controls: all of them. Those that are not special become so, since the library has this for special tokens.
+    """
+    from tokenizers import AddedToken
+
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in controls])
+    tokenizer.encode_special_tokens = True
 
 
 # ---- stored proofs

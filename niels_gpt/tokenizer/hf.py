@@ -1,7 +1,7 @@
 """Reads a Hugging Face tokenizer: its JSON, its chat templates, its named special tokens, its stop ids.
 
 `read_hf` returns bytes and strings. Nothing is encoded here, and no library is imported for a directory or a file.
-`description.py` interprets the bytes. `added_tokens` checks every field of the JSON that is read, before it is used.
+`description.py` interprets the bytes. `added_tokens` checks the values that decide how much memory is taken.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
-from niels_gpt.errors import TokenizerError, shown, storage_errors
+from niels_gpt.errors import NielsError, TokenizerError, shown, storage_errors
 from niels_gpt.store.files import json_bytes
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -33,7 +36,6 @@ MOST_TOKENIZER_BYTES = 256 << 20  # Gemma's has 33 MiB; as Python objects it is 
 # Limits for the values in a tokenizer.json.
 MOST_IDS: Final = 1 << 22  # the largest vocabularies known have some 300 000
 LONGEST_ADDED: Final = 512  # characters
-MOST_ADDED: Final = 1 << 20  # characters of all added tokens
 MOST_GROWTH: Final = 64  # how many bytes may replace one
 DEEPEST: Final = 100  # normalizers in normalizers; `tokenizers` itself takes no more than 128
 
@@ -335,130 +337,67 @@ def _templates(value: Any, name: str) -> dict[str, str]:
 # ---- checks of a tokenizer.json
 
 
-def added_tokens(tokenizer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The added tokens of a parsed tokenizer.json, after all fields that are read here have been checked.
-
-    Raises:
-        TokenizerError: a field is malformed; the message names it.
-    """
-    _JsonChecker(file_of(name)).check(tokenizer)
-    return list(tokenizer.get("added_tokens") or [])
-
-
-class _JsonChecker:
-    """Checks the fields of a parsed tokenizer.json that are read here; errors name the file and the field.
-
-    `tokenizers` checks its own types when it loads a file, but sizes follow from the file's values: an id of 2^31 asks
-    for arrays of 16 GiB, and ten replacements of one letter by ten make ten billion of it. So all is checked before.
+@contextmanager
+def malformed(name: str) -> Iterator[None]:
+    """Convert what reading JSON of another shape raises inside the block to a `TokenizerError`.
 
     Args:
         name: what errors call the file.
     """
+    try:
+        yield
+    except NielsError:  # some are ValueErrors
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise TokenizerError(
+            f"{name}: its fields are not those that `tokenizers` writes ({type(error).__name__}: {shown(str(error))}). "
+            "Download the file again, or save it anew with save_pretrained()"
+        ) from error
 
-    def __init__(self, name: str) -> None:
-        self.name = name
 
-    def check(self, tokenizer: Mapping[str, Any]) -> None:
-        """Refuse what `tokenizers` does not write.
+def added_tokens(tokenizer: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The added tokens of a parsed tokenizer.json, after the values that decide how much memory is taken were checked.
 
-        Raises:
-            TokenizerError: naming file, field, what was found and what was expected.
-        """
-        model = tokenizer.get("model")
-        if not isinstance(model, dict):
-            raise self.wrong("model", model, "an object, as `tokenizers` writes it")
-        self._check_vocabulary(model.get("vocab", {}))
-        for field in ("type", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
-            if not isinstance(model.get(field), str | None):
-                raise self.wrong(f"model.{field}", model[field], "text or null")
-        self._check_added(tokenizer.get("added_tokens"))
-        for field in ("normalizer", "pre_tokenizer", "decoder"):
-            steps = list(self._steps(field, tokenizer.get(field), 0))
-            self._check_growth(field, steps)
+    `tokenizers` checks its own types when it loads a file, but sizes follow from the file's values: an id of 2^31 asks
+    for arrays of 16 GiB, and ten replacements of one letter by ten make ten billion of it.
 
-    def wrong(self, field: str, found: object, expected: str) -> TokenizerError:
-        """The error of a field."""
-        return TokenizerError(
-            f"{self.name}: {field} is {shown(found)}; expected {expected}. Download the file again, or save it anew "
-            "with save_pretrained()"
-        )
-
-    def _check_vocabulary(self, vocab: Any) -> None:
-        if isinstance(vocab, list):
-            for index, entry in enumerate(vocab):
-                if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str | int):
-                    raise self.wrong(f"model.vocab[{index}]", entry, "a text and its score")
-            ids: Collection[Any] = (len(vocab) - 1,) if vocab else ()
-        elif isinstance(vocab, dict):
-            ids = vocab.values()
-        else:
-            raise self.wrong("model.vocab", vocab, "an object of ids, or a list of scores")
-        # `type`, because `True` is an int, too. Whole sets, because a loop over 150 000 ids takes noticeable time.
+    Raises:
+        TokenizerError: a field is malformed.
+    """
+    file = file_of(name)
+    with malformed(file):
+        vocab, added = tokenizer["model"].get("vocab", {}), list(tokenizer.get("added_tokens") or [])
+        ids = [*(range(len(vocab)) if isinstance(vocab, list) else vocab.values()), *(token["id"] for token in added)]
+        # `type`, because `True` is an int as well. Whole sets, because a loop over 150 000 ids takes noticeable time.
         if ids and not (set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) < MOST_IDS):
-            wrong = next(token for token in ids if not _is_id(token))
-            raise self.wrong("an id of model.vocab", wrong, f"a number from 0 to {MOST_IDS - 1:,}")
-
-    def _check_added(self, added: Any) -> None:
-        if added is None:
-            return
-        if not isinstance(added, list):
-            raise self.wrong("added_tokens", added, "a list of objects")
-        for index, token in enumerate(added):
-            field = f"added_tokens[{index}]"
-            if not isinstance(token, dict):
-                raise self.wrong(field, token, "an object with id and content")
-            if not _is_id(token.get("id")):
-                raise self.wrong(f"{field}.id", token.get("id"), f"a number from 0 to {MOST_IDS - 1:,}")
-            text = token.get("content")
+            wrong = next(token for token in ids if type(token) is not int or not 0 <= token < MOST_IDS)
+            raise TokenizerError(f"{file}: an id is {shown(wrong)}; expected a number from 0 to {MOST_IDS - 1:,}")
+        for token in added:
+            text = token["content"]
             # An empty spelling would be found at every place of a text.
-            if not isinstance(text, str) or not text or len(text) > LONGEST_ADDED:
-                raise self.wrong(f"{field}.content", text, f"a text of 1 to {LONGEST_ADDED} characters")
-            if not is_unicode(text):
-                raise self.wrong(f"{field}.content", text, "Unicode without halves of surrogate pairs")
-        total = sum(len(token["content"]) for token in added)
-        if total > MOST_ADDED:
-            raise self.wrong("the length of all added_tokens", total, f"at most {MOST_ADDED:,} characters")
+            if not isinstance(text, str) or not 0 < len(text) <= LONGEST_ADDED or not is_unicode(text):
+                raise TokenizerError(
+                    f"{file}: the content of an added token is {shown(text)}; expected a text of 1 to {LONGEST_ADDED} "
+                    "characters of Unicode"
+                )
+        for field in ("normalizer", "pre_tokenizer", "decoder"):
+            if (growth := _growth(tokenizer.get(field), 0)) > MOST_GROWTH:
+                raise TokenizerError(
+                    f"{file}: {field} makes {growth:,} bytes of one letter; expected at most {MOST_GROWTH}"
+                )
+    return added
 
-    def _steps(self, field: str, part: Any, depth: int) -> Iterator[dict[str, Any]]:
-        """The steps of a normalizer, pre-tokenizer or decoder, sequences unfolded."""
-        if part is None:
-            return
-        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-            raise self.wrong(field, part, "an object with a type, or null")
-        if depth > DEEPEST:
-            raise self.wrong(f"the depth of {field}", depth, f"at most {DEEPEST}")
-        if part["type"] != "Sequence":
-            yield part
-            return
-        for key in ("normalizers", "pretokenizers", "decoders"):
-            inner = part.get(key) or []
-            if not isinstance(inner, list):
-                raise self.wrong(f"{field}.{key}", inner, "a list of objects")
-            for index, entry in enumerate(inner):
-                # `None` is no step inside of a sequence; without a type it is refused.
-                yield from self._steps(f"{field}.{key}[{index}]", {} if entry is None else entry, depth + 1)
 
-    def _check_growth(self, field: str, steps: list[dict[str, Any]]) -> None:
-        """Check the fields of each step, and by how much all replacements together can lengthen a text."""
-        growth = 1
-        for step in steps:
-            pattern, content = step.get("pattern"), step.get("content", "")
-            if pattern is not None:
-                kinds = list(pattern.items()) if isinstance(pattern, dict) else []
-                if len(kinds) != 1 or kinds[0][0] not in ("String", "Regex") or not isinstance(kinds[0][1], str):
-                    raise self.wrong(f"a pattern of {field}", pattern, '{"String": ...} or {"Regex": ...}')
-            for key in ("content", "prepend", "prefix", "replacement", "behavior", "prepend_scheme"):
-                if not isinstance(step.get(key), str | None):
-                    raise self.wrong(f"{key} of a step of {field}", step[key], "text")
-            if step["type"] == "FixedLength" and step.get("length") == 0:  # this and an empty pattern make it panic
-                raise self.wrong(f"the length of a step of {field}", 0, "1 or more")
-            if step["type"] == "Replace" and "" in (pattern or {}).values():
-                raise self.wrong(f"a pattern of {field}", pattern, "one that is not empty")
-            # Steps follow each other, so their factors multiply: two that write 10 bytes for a letter make 100 of it.
-            if step["type"] == "Replace":
-                growth *= max(1, len((content or "").encode("utf-8", "surrogatepass")))
-        if growth > MOST_GROWTH:
-            raise self.wrong(f"the length of what {field} makes of one letter", growth, f"at most {MOST_GROWTH} bytes")
+def _growth(part: Any, depth: int) -> int:
+    """How many bytes a normalizer, pre-tokenizer or decoder may write for one: those of its steps, multiplied."""
+    if depth > DEEPEST:
+        raise ValueError(f"more than {DEEPEST} steps within steps")
+    if part is None:
+        return 1
+    if part["type"] == "Replace":
+        return max(1, len(part["content"].encode("utf-8", "surrogatepass")))
+    inner = (part.get(key) or [] for key in ("normalizers", "pretokenizers", "decoders"))
+    return prod(_growth(step, depth + 1) for step in chain.from_iterable(inner))
 
 
 def is_unicode(text: str) -> bool:
@@ -468,7 +407,3 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value < MOST_IDS

@@ -23,7 +23,7 @@ from niels_gpt.tokenizer.sentencepiece import (
 _ACCEPTED = (
     f"an encoder, a directory with {TOKENIZER_NAME} or {MODEL_NAME}, one of these files, a name on the "
     "Hugging Face hub ('owner/name'), a tokenizers.Tokenizer, a transformers tokenizer, a SentencePieceTokenizer, or "
-    "an object with encode and decode_bytes, such as tiktoken's, tml-renderers' and mistral-common's"
+    "an object with encode and decode_bytes, such as tiktoken's and mistral-common's"
 )
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -34,9 +34,8 @@ def open_encoder(source: Any) -> PieceEncoder:
     Args:
         source: an encoder (returned unchanged); a directory with tokenizer.json or spm.model, or one of these files; a
             name on the hub, if no such path exists; a `tokenizers.Tokenizer`; a transformers tokenizer, fast or not;
-            a `SentencePieceTokenizer`; tiktoken's `Encoding`, a tokenizer of tml-renderers, mistral-common's
-            `Tekkenizer`; or any object with `encode(text)` and `decode_bytes(ids)`, and `special_tokens`, spelling
-            -> id, if it has control tokens.
+            a `SentencePieceTokenizer`; tiktoken's `Encoding`, mistral-common's `Tekkenizer`; or any object with
+            `encode(text)` and `decode_bytes(ids)`, and `special_tokens`, spelling -> id, if it has control tokens.
 
     Raises:
         TokenizerError: the source is not a tokenizer, or one whose pieces cannot be proven.

@@ -17,12 +17,14 @@ from itertools import groupby, product
 from typing import Any, Protocol, runtime_checkable
 from unicodedata import normalize
 
+import numpy as np
+
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, folder_of, hf_tokenizer_of
-from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, checked_ids, encode_strings_with
-from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, SplitEncoder, proven_starts
+from niels_gpt.tokenizer.pieces import Encoded, EncodesPieces, Facts, Ids, Positions, Texts, checked_ids
+from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, Run, SplitEncoder, proven_starts, starts_by_bytes
 
 # Options of `encode` that make it take control spellings as text: of tiktoken-like classes, then of transformers'. The
 # first that works is used; the second exists in some tiktoken-like classes too and is ignored there.
@@ -70,7 +72,7 @@ class PythonTokenizer(Protocol):
     def convert_ids_to_tokens(self, ids: list[int]) -> list[Any]: ...
 
 
-class PythonEncoder(FromParts):
+class PythonEncoder(FromParts, EncodesPieces):
     """Encodes pieces with a Python tokenizer and proves which piece every token came from.
 
     A token whose bytes are unknown is attributed only if the text between the special tokens around it is all in one
@@ -110,32 +112,13 @@ class PythonEncoder(FromParts):
         self.parts = _parts(tokenizer, vocab, added, self._plain, name)
         self.vocab_size = 1 + max([*vocab.values(), *added])
         self._byte_cache = {index: text.encode() for text, index in self.added_ids.items()}
-        self._to_bytes, self._verbatim, form = self._proven_bytes()
-        bytes_of = self._bytes_of if self._to_bytes is not None else None
-        self._split = SplitEncoder(name, self.control_ids, others, self._encode_plain, bytes_of, form)
+        self._to_bytes, self._verbatim, self._form = self._proven_bytes()
+        self._split = SplitEncoder(name, self.control_ids, self.added_ids, self._encode_runs, cut_at=others)
         self._prove_splitting()
 
-    def encode_pieces(self, texts: Sequence[str], scaffold: Sequence[bool]) -> tuple[Ids, Ids]:
-        """`(ids, owner)` of one string in adjacent pieces; control tokens are recognised in scaffold only.
-
-        Raises:
-            UsageError: the lengths differ.
-            TokenizerError: a lone surrogate in a text; text became a special token; or an attribution cannot be proven.
-        """
-        ids, owner, _ = self.encode_many([(texts, scaffold)])
-        return ids, owner
-
-    def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
-        """`(ids, owner, lengths)` of many strings, concatenated; an owner is a piece's index in its own string.
-
-        Raises:
-            UsageError, TokenizerError: as in `encode_pieces`.
-        """
-        return self._split.encode_many(batches)
-
-    def encode_strings(self, texts: Sequence[list[str]], facts: Sequence[list[int]]) -> Encoded:
+    def encode_strings(self, texts: Texts, facts: Facts) -> Encoded:
         """Ids and attribution of many strings; see `PieceEncoder`."""
-        return encode_strings_with(self.encode_many, texts, facts)
+        return self._split.encode_strings(texts, facts)
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
         """The UTF-8 bytes that each id encodes, of a control token its spelling; they may be a part of a character.
@@ -167,8 +150,13 @@ class PythonEncoder(FromParts):
             for special, group in groupby(plain, spellings.__contains__)
         )
 
-    def _encode_plain(self, runs: list[str]) -> list[list[int]]:
-        return [self._tokenizer.encode(run, **self._plain) for run in runs]
+    def _encode_runs(self, runs: list[Run]) -> list[tuple[Ids, Positions]]:
+        found = []
+        for run in runs:
+            ids = np.array(self._tokenizer.encode(run.text, **self._plain), np.int32)
+            words = None if self._to_bytes is None else self._bytes_of(ids.tolist())
+            found.append((ids, starts_by_bytes(ids, words, run, self._form, self.name)))
+        return found
 
     def _bytes_of(self, ids: list[int]) -> list[bytes]:
         # Asked once for each id: some classes compute the bytes of an id in Python.
@@ -208,7 +196,7 @@ class PythonEncoder(FromParts):
         mixed = "".join(_LINES[i % len(_LINES)] + spellings[i % len(spellings)] for i in range(count))
         for text in (mixed, *_LINES, *spellings):
             expected = self._tokenizer.encode(text, **_OFFICIAL)
-            found = self._split.encode_many([([text], [True])])[0].tolist()
+            found = self.encode_pieces([text], [True])[0].tolist()
             if found != expected:
                 at = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), 0)
                 raise TokenizerError(

@@ -23,9 +23,9 @@ from niels_gpt.errors import TokenizerError, shown, storage_errors
 from niels_gpt.store.checksums import file_record
 from niels_gpt.tokenizer.description import from_spaced
 from niels_gpt.tokenizer.hf import is_unicode
-from niels_gpt.tokenizer.pieces import Encoded, Ids, Positions, checked_ids, encode_strings_with
+from niels_gpt.tokenizer.pieces import Encoded, EncodesPieces, Facts, Ids, Positions, Texts, checked_ids
 from niels_gpt.tokenizer.sentinels import MARK, SPECIAL_NAMES, SPECIAL_TOKENS, cut_sentinels
-from niels_gpt.tokenizer.split_encoder import SplitEncoder
+from niels_gpt.tokenizer.split_encoder import Run, SplitEncoder, starts_by_bytes
 
 MODEL_NAME = "spm.model"
 MOST_BYTES = 256 << 20
@@ -199,7 +199,7 @@ def _load(path: Path) -> Any:
     return model
 
 
-class SentencePieceEncoder:
+class SentencePieceEncoder(EncodesPieces):
     """A `SentencePieceTokenizer` that encodes pieces and proves which piece every token came from.
 
     Sentinels are recognised in scaffold only. The text between two of them is one run, encoded as `encode_batch` does.
@@ -220,7 +220,7 @@ class SentencePieceEncoder:
         self.template: str | None = None
         self.special_tokens = {"eos_token": SPECIAL_TOKENS[SPECIAL_NAMES.index("eot")]}
         self._bytes = [from_spaced(tokenizer.piece(token)) for token in range(self.vocab_size)]
-        self._split = SplitEncoder(self.name, self.control_ids, {}, tokenizer.encode_batch, self._bytes_of)
+        self._split = SplitEncoder(self.name, self.control_ids, self.added_ids, self._encode_runs)
 
     @property
     def name(self) -> str:
@@ -232,23 +232,9 @@ class SentencePieceEncoder:
         """sha256 of the model file (`tokenizer`)."""
         return {"tokenizer": self.tokenizer.sha256}
 
-    def encode_pieces(self, texts: Sequence[str], scaffold: Sequence[bool]) -> tuple[Ids, Ids]:
-        """`(ids, owner)` of one string in adjacent pieces; sentinels are recognised in scaffold only.
-
-        Raises:
-            UsageError: the lengths differ.
-            TokenizerError: a lone surrogate in a text, or an attribution that cannot be proven.
-        """
-        ids, owner, _ = self.encode_many([(texts, scaffold)])
-        return ids, owner
-
-    def encode_many(self, batches: Sequence[tuple[Sequence[str], Sequence[bool]]]) -> tuple[Ids, Ids, Positions]:
-        """`(ids, owner, lengths)` of many strings, one after the other; owners count from 0 in each."""
-        return self._split.encode_many(batches)
-
-    def encode_strings(self, texts: list[list[str]], facts: list[list[int]]) -> Encoded:
+    def encode_strings(self, texts: Texts, facts: Facts) -> Encoded:
         """See `PieceEncoder`."""
-        return encode_strings_with(self.encode_many, texts, facts)
+        return self._split.encode_strings(texts, facts)
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:
         """The UTF-8 bytes that each id encodes, sentinels spelled out; half characters are possible.
@@ -261,6 +247,13 @@ class SentencePieceEncoder:
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, sentinels spelled out."""
         return self.tokenizer.decode(ids)
+
+    def _encode_runs(self, runs: list[Run]) -> list[tuple[Ids, Positions]]:
+        encoded = self.tokenizer.encode_batch([run.text for run in runs])
+        return [
+            (ids, starts_by_bytes(ids, self._bytes_of(ids.tolist()), run, None, self.name))
+            for ids, run in zip(encoded, runs, strict=True)
+        ]
 
     def _bytes_of(self, ids: list[int]) -> list[bytes]:
         return [self._bytes[token] for token in ids]

@@ -1,35 +1,41 @@
-"""`SplitEncoder`: encodes pieces with a tokenizer that has no offsets, by splitting the text at special tokens.
+"""`SplitEncoder`: the general way to ids. Strings are split at special tokens, and the text between is encoded in runs.
 
 ::
 
-    pieces     "<e>" scaffold | "Hi" | " you"          <e> is a control token
-    splits     <e> by id, then the run "Hi you"        encoded in one call of the tokenizer
-    bytes      tokens "Hi" " you" stand for 2 and 4 bytes, together the run: they start at 0 and 2
+    pieces     "<e>" scaffold, "sys: " scaffold, "Hi <e>!" content        <e> is a control token
+    splits     <e> by id | the run "sys: Hi <e>!", in which control tokens are text
+    tokens     "sys" ":" " Hi" " <" "e" ">!" start at 0 3 4 7 9 10 of the run; the piece of its first byte has each
 
-No token is attributed by guessing. A run within one piece needs no proof; for a run over several pieces, the bytes that
-its ids stand for must be exactly the run's bytes, or those of its normal form where the tokenizer normalises; else
-encoding raises.
+All positions are bytes of the concatenated UTF-8 texts of a batch. A run is encoded once, across the edges of pieces,
+by a function that also finds where each of its tokens starts: from the offsets of `tokenizers` (`encoder.py`), or from
+the bytes that the ids stand for (`starts_by_bytes`), where a tokenizer has no offsets. No token is attributed by
+guessing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
-from typing import Final, Literal
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
+from typing import Final, Literal, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
 
-from niels_gpt.errors import TokenizerError
+from niels_gpt.errors import TokenizerError, shortened
 from niels_gpt.tokenizer.pieces import (
-    NO_IDS,
-    Batches,
-    ConcatenatedPieces,
+    SCAFFOLD,
+    ControlFinder,
+    Encoded,
+    Facts,
     Ids,
     Positions,
-    concatenate_strings,
+    Texts,
     edges_of,
+    lengths_of,
     longest_of,
 )
 
@@ -38,104 +44,206 @@ FORMS: Final[tuple[NormalForm, ...]] = ("NFC", "NFKC", "NFD", "NFKD")
 Hits = list[tuple[int, int, int]]  # begin, end, id: ascending, none overlapping
 
 
+class Run(NamedTuple):
+    """Text between two special tokens.
+
+    Attributes:
+        text: of one string.
+        inner: the bytes within it at which further pieces begin, ascending.
+        leads: it begins its string.
+    """
+
+    text: str
+    inner: list[int]
+    leads: bool
+
+
 class SplitEncoder:
-    """Encodes adjacent pieces with a function that takes plain text to ids.
+    """Encodes strings of pieces with a function that takes runs of text to ids.
 
     Args:
         name: what errors call the tokenizer.
         control_ids: spelling -> id of the tokens that are recognised in scaffold only.
-        other_ids: spelling -> id of the tokens that are recognised in any text.
-        encode: runs of text to their ids; must never return one of the ids above.
-        bytes_of: ids to the bytes that each encodes, or `None` if this is not known.
-        form: the normal form of Unicode to which `encode` brings text, or `None` if it changes none.
+        added_ids: spelling -> id of all added tokens.
+        cut_at: spelling -> id of those that are recognised in any text and that `encode` does not recognise.
+        encode: runs to their ids and the byte within the run at which each starts; must never return a control token,
+            nor one of `cut_at`.
     """
 
     def __init__(
         self,
         name: str,
         control_ids: Mapping[str, int],
-        other_ids: Mapping[str, int],
-        encode: Callable[[list[str]], Sequence[Sequence[int] | Ids]],
-        bytes_of: Callable[[list[int]], list[bytes]] | None,
-        form: NormalForm | None = None,
+        added_ids: Mapping[str, int],
+        encode: Callable[[list[Run]], Sequence[tuple[Ids, Positions]]],
+        *,
+        cut_at: Mapping[str, int] | None = None,
     ) -> None:
-        self._name, self._encode, self._bytes_of, self._form = name, encode, bytes_of, form
-        self._others = {text.encode(): token for text, token in other_ids.items()}
-        self._all = self._others | {text.encode(): token for text, token in control_ids.items()}
-        self._spelling = {token: text for text, token in (*control_ids.items(), *other_ids.items())}
+        self._name, self._encode, self._finder = name, encode, ControlFinder(control_ids, added_ids)
+        self._others = {text.encode(): token for text, token in (cut_at or {}).items()}
+        self._search_others: re.Pattern[bytes] | None = longest_of(cut_at or ())
+        self._spelling = {token: text for text, token in (*control_ids.items(), *(cut_at or {}).items())}
         self._is_special = np.zeros(1 + max(self._spelling, default=0), np.bool_)
         self._is_special[list(self._spelling)] = True
-        self._search_all, self._search_others = _search(self._all), _search(self._others)
 
-    def encode_many(self, batches: Batches) -> tuple[Ids, Ids, Positions]:
-        """See `PieceEncoder.encode_many`.
+    def encode_strings(self, texts: Texts, facts: Facts) -> Encoded:
+        """See `PieceEncoder.encode_strings`.
 
         Raises:
             TokenizerError: a lone surrogate in a text; text became a special token; or an attribution cannot be proven.
         """
-        pieces = concatenate_strings(batches)
+        pieces = concatenate(texts, facts)
         splits = self._find_splits(pieces)
-        runs = _runs_between(pieces, splits)
-        encoded = [np.asarray(ids, np.int32) for ids in self._encode([pieces.joined[a:b].decode() for a, b in runs])]
-        all_run_ids = np.concatenate([NO_IDS, *encoded])
-        low = all_run_ids[all_run_ids < self._is_special.size]
+        runs, firsts = list(_runs_between(pieces.borders, splits)), set(pieces.borders)
+        encoded = self._encode([Run(*pieces.text_of(a, b), leads=a in firsts) for a, b in runs])
+        ids = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _ in encoded)])
+        low = ids[ids < self._is_special.size]
         forged = low[self._is_special[low]].tolist()
         if forged:
             raise TokenizerError(
                 f"{self._name}: text was encoded to the special token {self._spelling[forged[0]]!r} (id {forged[0]}); "
-                "expected ordinary ids. The text has characters that the vocabulary lacks (remove them), or the "
-                "tokenizer spells this token in another way (use another tokenizer)"
+                "expected ordinary ids. Either the text has characters that the vocabulary lacks (remove them), or the "
+                "model's merges spell this token (use another tokenizer)"
             )
-        starts = [a + self._starts(ids, pieces, a, b) for ids, (a, b) in zip(encoded, runs, strict=True)]
+        starts = [a + starts for (a, _), (_, starts) in zip(runs, encoded, strict=True)]
         table = np.array(splits, np.int64).reshape(-1, 3)
-        all_ids = np.concatenate([all_run_ids, table[:, 2].astype(np.int32)])
+        all_ids = np.concatenate([ids, table[:, 2].astype(np.int32)])
         all_starts = np.concatenate([*starts, table[:, 0]])
         order = all_starts.argsort(kind="stable")  # each run ascends already, so this only merges the splits in
-        # Pieces 0..3 and 3..9, tokens that start at 0 2 | 3 5 8: 0 2 5 tokens start before the edges 0 3 9, so the
-        # owners are 0 0 1 1 1.
-        before = all_starts[order].searchsorted(pieces.edges)
-        owner = pieces.index_within.repeat(np.diff(before))
-        return all_ids[order], owner, np.diff(before[pieces.first])
+        return attributed(all_ids[order], all_starts[order], pieces, facts)
 
-    def _find_splits(self, pieces: ConcatenatedPieces) -> Hits:
+    def _find_splits(self, pieces: Pieces) -> Hits:
         """Control tokens in scaffold, then the other special tokens in the text between them; the longest first."""
-        stretches = zip(pieces.scaffold_begin.tolist(), pieces.scaffold_end.tolist(), strict=True)
-        in_scaffold = (hit for a, b in stretches for hit in _hits(self._search_all, self._all, pieces.joined, a, b))
-        # The search includes the other tokens, since they compete with control tokens for characters. They are dropped
-        # here, because they may extend beyond scaffold, and searched again in all text.
-        controls = [hit for hit in in_scaffold if pieces.joined[hit[0] : hit[1]] not in self._others]
+        controls = [
+            (start + a, start + b, token)
+            for start, stop in pieces.scaffold
+            for a, b, token in self._finder.hits(pieces.joined[start:stop].decode())
+        ]
+        if self._search_others is None:
+            return controls
         others = [
-            hit
-            for a, b in _runs_between(pieces, controls)
-            for hit in _hits(self._search_others, self._others, pieces.joined, a, b)
+            (*match.span(), self._others[match[0]])
+            for a, b in _runs_between(pieces.borders, controls)
+            for match in self._search_others.finditer(pieces.joined, a, b)
         ]
         return sorted([*controls, *others])
 
-    def _starts(self, ids: Ids, pieces: ConcatenatedPieces, begin: int, end: int) -> Positions:
-        """The byte within the run `begin..end` at which each token starts.
 
-        0 for all tokens if their bytes are unknown and the run is within one piece: then all have the same owner.
-        """
-        # Where no bytes are known: one empty word, which proves nothing.
-        words = self._bytes_of(ids.tolist()) if self._bytes_of is not None else [b""]
-        starts = proven_starts(words, pieces.joined[begin:end])
-        if starts is not None:
-            return starts
-        first, last = (pieces.edges.searchsorted([begin, end - 1], side="right") - 1).tolist()
-        # Pieces with edges 0 3 3 9, a run 1..3: its first byte is in piece 0, its last byte (2), too.
-        if first == last:
-            return np.zeros(ids.size, np.int64)
-        starts = None if self._form is None else _normalised_starts(words, pieces, begin, end, self._form)
-        if starts is not None:
-            return starts
-        string = int(pieces.first.searchsorted(first, side="right")) - 1
-        found = repr(b"".join(words).decode("utf-8", "replace")[:60]) if self._bytes_of else "unknown bytes"
-        a, b = int(pieces.index_within[first]), int(pieces.index_within[last])
+def attributed(ids: Ids, starts: Positions, pieces: Pieces, facts: Facts) -> Encoded:
+    """The tokens of a batch by piece and string, from the byte at which each starts, ascending.
+
+    Two strings of two pieces with edges 0 3 5 | 5 5 9, tokens that start at 0 2 3 5 7: 0 2 3 3 5 tokens start before
+    the edges, so the pieces own 2 1 0 2 tokens (the third piece is empty).
+    """
+    before = starts.searchsorted(pieces.edges)
+    sizes = lengths_of(facts)
+    bits = np.fromiter(chain.from_iterable(facts), np.int32, int(sizes.sum()))
+    return Encoded(ids, np.diff(before), np.diff(before[edges_of(sizes)]), bits, sizes)
+
+
+# ---- concatenating pieces
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of many strings as one run of UTF-8, with where each piece and string starts.
+
+    ::
+
+        strings    "<e>" "ab" | "<e>"       the pieces "<e>" are scaffold
+        joined     <e>ab<e>      edges  0 3 5 8      borders  0 5 8      scaffold  0..3, 5..8
+
+    Attributes:
+        joined: all texts as UTF-8.
+        edges: int64 of shape (pieces + 1,): the byte at which each piece starts, and the end.
+        borders: the byte at which each string starts, and the end.
+        scaffold: the maximal stretches of scaffold within one string, in bytes.
+    """
+
+    joined: bytes
+    edges: Positions
+    borders: list[int]
+    scaffold: list[tuple[int, int]]
+
+    def text_of(self, begin: int, end: int) -> tuple[str, list[int]]:
+        """The text of some bytes within one string, and the bytes within it at which further pieces begin."""
+        a, b = self.edges.searchsorted([begin + 1, end]).tolist()
+        return self.joined[begin:end].decode(), [edge - begin for edge in dict.fromkeys(self.edges[a:b].tolist())]
+
+    def is_scaffold(self, begin: int, end: int) -> bool:
+        """Whether some bytes are within one stretch of scaffold."""
+        at = bisect_right(self.scaffold, begin, key=itemgetter(0)) - 1
+        return at >= 0 and end <= self.scaffold[at][1]
+
+
+def concatenate(texts: Texts, facts: Facts) -> Pieces:
+    """Concatenate the pieces of strings.
+
+    Raises:
+        TokenizerError: a lone surrogate in a text.
+    """
+    encoded, scaffold, at = [], [], 0
+    for string, flags in zip(texts, facts, strict=True):
+        own = [_utf8(text) for text in string]
+        # Pieces without text do not end a stretch.
+        full = [(len(text), flag & SCAFFOLD) for text, flag in zip(own, flags, strict=True) if text]
+        for is_scaffold, group in groupby(full, lambda piece: piece[1]):
+            end = at + sum(size for size, _ in group)
+            if is_scaffold:
+                scaffold.append((at, end))
+            at = end
+        encoded += own
+    edges = edges_of(lengths_of(encoded))
+    return Pieces(b"".join(encoded), edges, edges[edges_of(lengths_of(texts))].tolist(), scaffold)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
         raise TokenizerError(
-            f"{self._name}: string {string}, pieces {a} to {b}: {pieces.joined[begin:end].decode()[:60]!r} became ids "
-            f"that stand for {found}; expected the text itself, without which the piece of a token is unknown. "
-            "Use a tokenizer with a tokenizer.json, or put a control token between the pieces"
+            f"{shortened(repr(text), 60)} has a lone surrogate (U+{ord(text[error.start]):04X}) at character "
+            f"{error.start}; expected valid Unicode. Decode the source with errors='replace'"
+        ) from error
+
+
+def _runs_between(borders: list[int], splits: Hits) -> Iterator[tuple[int, int]]:
+    """The text between splits: strings 0..9 and 9..12 with splits 0..2 and 7..9 have the runs 2..7 and 9..12."""
+    edges = sorted([*borders, *(edge for begin, end, _ in splits for edge in (begin, end))])
+    inside = {begin for begin, _, _ in splits}
+    return ((a, b) for a, b in pairwise(edges) if a < b and a not in inside)
+
+
+# ---- where tokens start, for tokenizers without offsets
+
+
+def starts_by_bytes(ids: Ids, words: Sequence[bytes] | None, run: Run, form: NormalForm | None, name: str) -> Positions:
+    """The byte within a run at which each token starts.
+
+    The bytes that the ids stand for must be exactly those of the run, or of its normal form where the tokenizer
+    normalises. If they are not, a run within one piece is still attributed: 0 for all tokens, which have that owner.
+
+    Args:
+        words: the bytes of each id, or `None` if this is not known.
+        form: the normal form of Unicode to which the tokenizer brings text, or `None` if it changes none.
+        name: what errors call the tokenizer.
+
+    Raises:
+        TokenizerError: a run over several pieces, whose tokens' bytes are not its own.
+    """
+    starts = None if words is None else proven_starts(words, run.text.encode())
+    if starts is None and not run.inner:
+        return np.zeros(len(ids), np.int64)
+    if starts is None and form is not None and words is not None:
+        starts = _normalised_starts(words, run, form)
+    if starts is None:
+        found = "unknown bytes" if words is None else repr(b"".join(words).decode("utf-8", "replace")[:60])
+        raise TokenizerError(
+            f"{name}: {run.text[:60]!r}, in {len(run.inner) + 1} pieces, became ids that stand for {found}; expected "
+            "the text itself, without which the piece of a token is unknown. Use a tokenizer with a tokenizer.json, or "
+            "put a control token between the pieces"
         )
+    return starts
 
 
 def proven_starts(words: Sequence[bytes], run: bytes) -> Positions | None:
@@ -148,41 +256,22 @@ def proven_starts(words: Sequence[bytes], run: bytes) -> Positions | None:
     if joined not in (run, b" " + run) or b"" in words:
         return None
     # Tokens of 3 2 4 bytes start at 0 3 5; with a leading space that is not in the run, at 0 2 4.
-    starts = edges_of(np.fromiter(map(len, words), np.int64, len(words)))[:-1]
+    starts = edges_of(lengths_of(words))[:-1]
     return starts if len(joined) == len(run) else np.maximum(starts - 1, 0)
 
 
-def _normalised_starts(
-    words: Sequence[bytes], pieces: ConcatenatedPieces, begin: int, end: int, form: NormalForm
-) -> Positions | None:
-    """A byte of the run `begin..end` within the piece of each token, if the tokens are the run in its normal form.
+def _normalised_starts(words: Sequence[bytes], run: Run, form: NormalForm) -> Positions | None:
+    """A byte of the run within the piece of each token, if the tokens are the run in its normal form.
 
     Each piece must have its own normal form within the run: an accent that a letter of the piece before takes up
     belongs to both. Pieces "e+accent" | "b" of 3 and 1 bytes, in normal form 2 and 1: tokens that start at 0 and 2
     there are at 0 and 3 here.
     """
-    cuts = pieces.edges[(pieces.edges > begin) & (pieces.edges < end)].tolist()
-    edges = [begin, *cuts, end]
-    parts = [normalize(form, pieces.joined[a:b].decode()).encode() for a, b in pairwise(edges)]
-    run = b"".join(parts)
-    starts = proven_starts(words, run)
-    if starts is None or normalize(form, pieces.joined[begin:end].decode()).encode() != run:
+    text = run.text.encode()
+    edges = [0, *run.inner, len(text)]
+    parts = [normalize(form, text[a:b].decode()).encode() for a, b in pairwise(edges)]
+    starts = proven_starts(words, b"".join(parts))
+    if starts is None or normalize(form, run.text).encode() != b"".join(parts):
         return None
-    inner = edges_of(np.fromiter(map(len, parts), np.int64, len(parts)))
-    part = inner.searchsorted(starts, side="right") - 1
-    return np.asarray(edges, np.int64)[part] - begin
-
-
-def _search(spellings: Mapping[bytes, int]) -> re.Pattern[bytes] | None:
-    return re.compile(longest_of(spellings)) if spellings else None
-
-
-def _hits(search: re.Pattern[bytes] | None, ids: Mapping[bytes, int], text: bytes, begin: int, end: int) -> Hits:
-    return [(*match.span(), ids[match[0]]) for match in search.finditer(text, begin, end)] if search else []
-
-
-def _runs_between(pieces: ConcatenatedPieces, splits: Hits) -> list[tuple[int, int]]:
-    """The text between splits: strings 0..9 and 9..12 with splits 0..2 and 7..9 have the runs 2..7 and 9..12."""
-    edges = sorted([*pieces.string_edges.tolist(), *(edge for begin, end, _ in splits for edge in (begin, end))])
-    inside = {begin for begin, _, _ in splits}
-    return [(a, b) for a, b in pairwise(edges) if a < b and a not in inside]
+    part = edges_of(lengths_of(parts)).searchsorted(starts, side="right") - 1
+    return np.asarray(edges, np.int64)[part]

@@ -42,7 +42,7 @@ def called(*, arguments: Any = None, content: Any = "cold", id: Any = "abcdefgh1
 
 
 @cases
-def test_texts_of_every_kind(family: str, options: Options, each_kernel: None) -> None:
+def test_texts_of_every_kind(family: str, options: Options) -> None:
     renderer, rng = renderer_of(family, *options), random.Random(family)
     orders = [
         ("user", "assistant"),

@@ -177,7 +177,7 @@ def use(folder: Path) -> None:
     encoder = open_encoder(folder)
     scaffold = [text in encoder.control_ids for text in TEXTS]
     ids, _ = encoder.encode_pieces(TEXTS, scaffold)
-    encoder.encode_many([(TEXTS, scaffold)] * 70)
+    encoder.encode_strings([TEXTS] * 70, [[4 * flag for flag in scaffold]] * 70)
     encoder.decode(ids)
     encoder.token_bytes(ids.tolist())
     list(map(str, (encoder.fingerprints, encoder.stop_ids, encoder.template, encoder.special_tokens)))

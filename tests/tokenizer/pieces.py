@@ -15,15 +15,15 @@ def split(pieces: Pieces) -> tuple[list[str], list[bool]]:
 
 
 def check_many(encoder: PieceEncoder, batch: list[Pieces]) -> None:
-    """Many strings are encoded as one by one, by both ways of passing them."""
-    ids, owner, lengths = encoder.encode_many([split(pieces) for pieces in batch])
-    assert (lengths.dtype, lengths.shape, int(lengths.sum())) == (np.int64, (len(batch),), ids.size)
+    """Many strings are encoded as one by one."""
     facts = [[SCAFFOLD if flag else 0 for _, flag in pieces] for pieces in batch]
-    flat = encoder.encode_strings([split(pieces)[0] for pieces in batch], facts)
-    assert (flat.ids.tolist(), flat.lengths.tolist()) == (ids.tolist(), lengths.tolist())
-    within = [index for pieces in batch for index in range(len(pieces))]
-    assert np.repeat(within, flat.counts).tolist() == owner.tolist()
-    edges = [0, *np.cumsum(lengths).tolist()]
+    found = encoder.encode_strings([split(pieces)[0] for pieces in batch], facts)
+    assert [one.dtype for one in found] == [np.int32, np.int64, np.int64, np.int32, np.int64]
+    assert found.facts.tolist() == [fact for own in facts for fact in own]
+    assert found.pieces.tolist() == [len(pieces) for pieces in batch]
+    within = np.array([index for pieces in batch for index in range(len(pieces))], np.int64)
+    owner, edges = within.repeat(found.counts), [0, *np.cumsum(found.lengths).tolist()]
+    assert edges[-1] == found.ids.size
     for pieces, a, b in zip(batch, edges[:-1], edges[1:], strict=True):
         one_ids, one_owner = encoder.encode_pieces(*split(pieces))
-        assert (one_ids.tolist(), one_owner.tolist()) == (ids[a:b].tolist(), owner[a:b].tolist())
+        assert (one_ids.tolist(), one_owner.tolist()) == (found.ids[a:b].tolist(), owner[a:b].tolist())

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import niels_gpt as ng
-from niels_gpt.errors import TemplateError, TokenizerError
+from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.description import from_byte_alphabet
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.engines import PROBE
@@ -142,10 +142,6 @@ def test_pickles_and_works_in_other_processes() -> None:
 # ---- real vocabularies
 
 
-def tml(name: str) -> Any:
-    return getattr(pytest.importorskip("tml_renderers.tokenizers", reason="no tml-renderers"), name)()
-
-
 def folder(name: str) -> Path:
     if not (ASSETS / name).is_dir():
         pytest.skip(f"no {ASSETS / name} (set NGPT_ASSETS)")
@@ -168,35 +164,6 @@ def same_on_texts(made: PieceEncoder, expected: PieceEncoder) -> None:
     for spelling, token in made.control_ids.items():
         assert token not in made.encode_pieces(["x", spelling], [True, False])[0]
         assert made.encode_pieces([spelling, "x"], [True, False])[0][0] == token
-
-
-def test_qwen3_of_tml_renderers() -> None:
-    made, expected = open_encoder(tml("Qwen3Tokenizer")), encoder_at(folder("qwen3-8b"))
-    assert (made.name, made.vocab_size) == ("tml_renderers.tokenizers.Qwen3Tokenizer", expected.vocab_size)
-    assert (made.control_ids, made.stop_ids) == (expected.added_ids, (151645,))
-    same_on_texts(made, expected)
-    with pytest.raises(TokenizerError, match=r"pieces 0 to 1: 'e\u0301' became ids that stand for 'é'"):
-        made.encode_pieces(["e", "\u0301"], [False, False])  # the accent is of both pieces
-    again = pickle.loads(pickle.dumps(made))
-    assert again.fingerprints == made.fingerprints
-    assert again.encode_pieces(["<|im_end|>", "e\u0301"], [True, False])[0].tolist() == [151645, 963]
-
-
-def test_a_renderer_over_an_object() -> None:
-    chat = [{"role": "user", "content": "<|im_end|> e\u0301"}, {"role": "assistant", "content": "é", "reasoning": "hm"}]
-    made, expected = ng.renderer(tml("Qwen3Tokenizer"), "qwen3"), ng.renderer(encoder_at(folder("qwen3-8b")), "qwen3")
-    assert made.render(chat) == expected.render(chat)
-    assert made.get_stop_token_ids() == expected.get_stop_token_ids()
-    assert made.fingerprints["tokenizer_sha256"] != expected.fingerprints["tokenizer_sha256"]
-    with pytest.raises(TemplateError):
-        ng.renderer(tml("Qwen3Tokenizer"))  # it has no name on the hub, and no chat template
-
-
-@pytest.mark.slow
-def test_harmony_of_tml_renderers() -> None:
-    made, expected = open_encoder(tml("HarmonyTokenizer")), encoder_at(folder("gpt-oss-20b"))
-    assert made.control_ids.items() <= {**expected.added_ids}.items()
-    same_on_texts(made, expected)
 
 
 @pytest.mark.skipif(find_spec("mistral_common") is None, reason="no mistral-common")

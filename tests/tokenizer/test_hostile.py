@@ -42,48 +42,14 @@ def step(**more: Any) -> Callable[[dict[str, Any]], Any]:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda data: data.update(model=[1]), r"model is \[1\]; expected an object"),
-        (lambda data: data["model"].update(vocab=3), r"model\.vocab is 3; expected an object of ids"),
-        (
-            lambda data: data["model"]["vocab"].update(x=1 << 31),
-            "an id of model.vocab is 2147483648; expected a number",
-        ),
-        (
-            lambda data: data["model"].update(vocab=[["a"]]),
-            r"model\.vocab\[0\] is \['a'\]; expected a text and its score",
-        ),
-        (lambda data: data["model"].update(unk_token=[]), r"model\.unk_token is \[\]; expected text or null"),
-        (lambda data: data.update(added_tokens={"a": 1}), "added_tokens is {'a': 1}; expected a list of objects"),
-        (
-            lambda data: data.update(added_tokens=["x"]),
-            r"added_tokens\[0\] is 'x'; expected an object with id and content",
-        ),
-        (
-            lambda data: data["added_tokens"][1].update(id=1 << 31),
-            r"added_tokens\[1\]\.id is 2147483648; expected a num",
-        ),
-        (
-            lambda data: data["added_tokens"][1].update(content="y" * 9999),
-            r"added_tokens\[1\]\.content is 'yyy.*1 to 512",
-        ),
-        (lambda data: data["added_tokens"][1].update(content="\ud800"), "expected Unicode without halves of surrogate"),
-        (
-            lambda data: data["added_tokens"].extend([{"id": 9, "content": "y" * 500}] * 3000),
-            "at most 1,048,576 charact",
-        ),
-        (lambda data: data.update(pre_tokenizer={"x": 1}), "pre_tokenizer is {'x': 1}; expected an object with a type"),
-        (
-            lambda data: data.update(normalizer={"type": "Sequence", "normalizers": 3}),
-            "normalizer.normalizers is 3; exp",
-        ),
-        (step(pattern="x", content="y"), "a pattern of normalizer is 'x'; expected"),
-        (
-            step(pattern={"String": ""}, content="y"),
-            "a pattern of normalizer is {'String': ''}; expected one that is not",
-        ),
+        (lambda data: data.update(model=[1]), "its fields are not those that `tokenizers` writes"),
+        (lambda data: data["model"]["vocab"].update(x=1 << 31), "an id is 2147483648; expected a number from 0 to"),
+        (lambda data: data["added_tokens"][1].update(id=1 << 31), "an id is 2147483648; expected a number from 0 to"),
+        (lambda data: data["added_tokens"][1].update(content="y" * 9999), "'yyy.*; expected a text of 1 to 512"),
+        (lambda data: data["added_tokens"][1].update(content="\ud800"), "expected a text of 1 to 512 .* of Unicode"),
         (
             step(pattern={"String": "e"}, content="e" * 99),
-            "what normalizer makes of one letter is 99; expected at most 64",
+            "normalizer makes 99 bytes of one letter; expected at most",
         ),
         (step(pattern={"Regex": "("}, content="y"), "tokenizers cannot load it"),
         (
@@ -104,13 +70,13 @@ def test_sequences_in_sequences(folder: Path) -> None:
     """Ten letters for one, a dozen times over; and a depth at which Python's stack would end."""
     ten = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 10}
     edit(folder, lambda data: data.update(normalizer={"type": "Sequence", "normalizers": [ten] * 12}))
-    with pytest.raises(TokenizerError, match="makes of one letter is 1000000000000; expected at most 64 bytes"):
+    with pytest.raises(TokenizerError, match="makes 1,000,000,000,000 bytes of one letter"):
         open_encoder(folder)
     nested: Any = None
     for _ in range(200):
         nested = {"type": "Sequence", "pretokenizers": [nested] if nested else []}
     edit(folder, lambda data: data.update(normalizer=None, pre_tokenizer=nested))
-    with pytest.raises(TokenizerError, match=r"the depth of pre_tokenizer.* is 101; expected at most 100"):
+    with pytest.raises(TokenizerError, match="more than 100 steps within steps"):
         open_encoder(folder)
 
 
@@ -230,7 +196,7 @@ def test_a_tokenizer_that_cannot_encode(folder: Path) -> None:
     encoder = open_encoder(folder)
     for way in (
         lambda: encoder.encode_pieces(["nope"], [False]),
-        lambda: encoder.encode_many([(["nope"], [True])] * 3),
+        lambda: encoder.encode_strings([["nope"]] * 3, [[4]] * 3),
     ):
         with pytest.raises(TokenizerError, match=r"tokenizer\.json: tokenizers cannot encode 'nope' .*Missing \[UNK\]"):
             way()

@@ -41,7 +41,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def proven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which tokenizers were proven, by the name that errors call them; two proofs for an opening."""
+    """Which tokenizers were proven, by the name that errors call them."""
     run: list[str] = []
     prove = encoder_module.proven_gigatoken
 
@@ -70,13 +70,13 @@ def files(cache: Path) -> list[Path]:
 
 def test_the_second_opening_proves_nothing_and_gives_the_same(folder: Path, cache: Path, proven: list[str]) -> None:
     first = opened(folder)
-    assert proven == [str(folder)] * 2
+    assert proven == [str(folder)]
     (file,) = files(cache)
     told = json.loads(file.read_bytes())
     assert told["tokenizer_sha256"] == first.fingerprints["tokenizer"]
     assert told["tokenizers"] == metadata.version("tokenizers")
     second = opened(folder)
-    assert proven == [str(folder)] * 2
+    assert proven == [str(folder)]
     third = TokenizerAdapter.load(folder, engine="tokenizers")
     for way in (second, third):
         assert [one.tolist() for one in way.encode_pieces(*PIECES)] == [
@@ -87,14 +87,12 @@ def test_the_second_opening_proves_nothing_and_gives_the_same(folder: Path, cach
 
 
 def test_the_second_process_does_not_import_tokenizers(folder: Path, cache: Path) -> None:
-    """Not to encode, to decode or to give bytes; a string that only the general path takes loads gigatoken again."""
+    """Not to encode, to decode or to give bytes; only a string that the fast way cannot prove needs it."""
     code = (
         "import sys; from niels_gpt.tokenizer.encoder import TokenizerAdapter;"
         "made = TokenizerAdapter.load(sys.argv[1]);"
         "ids, _ = made.encode_pieces(['<|im_start|>', 'user 12'], [True, False]); text = made.decode(ids);"
         "assert text == b''.join(made.token_bytes(ids)).decode() == '<|im_start|>user 12';"
-        "forged, _ = made.encode_pieces(['<|im_start|>'], [False]); assert made.decode(forged) == '<|im_start|>';"
-        "assert not set(forged.tolist()) & set(made.control_ids.values());"
         "print('tokenizers' in sys.modules, 'gigatoken' in sys.modules)"
     )
 
@@ -141,20 +139,20 @@ def test_it_is_proven_again_when_anything_has_changed(
     try:
         change(folder, monkeypatch)
         opened(folder)
-        assert len(proven) == 4
+        assert len(proven) == 2
         assert len(files(cache)) == 2
         opened(folder)
-        assert len(proven) == 4
+        assert len(proven) == 2
     finally:
         proofs._environment.cache_clear()
 
 
 def test_more_control_tokens_are_another_proof(folder: Path, cache: Path, proven: list[str]) -> None:
     made = opened(folder).with_controls([tiny.THINK])
-    assert (len(proven), len(files(cache))) == (4, 2)
+    assert (len(proven), len(files(cache))) == (2, 2)
     assert tiny.THINK in made.control_ids
     opened(folder).with_controls([tiny.THINK])
-    assert len(proven) == 4
+    assert len(proven) == 2
 
 
 @pytest.mark.parametrize("held", ["", "{}", "null", "[" * 100_000, '{"proven": true}', "\xff\xfe"])
@@ -166,7 +164,7 @@ def test_a_damaged_file_is_no_proof_and_is_written_again(
     good = file.read_bytes()
     file.write_bytes(held.encode("latin-1"))
     opened(folder)
-    assert len(proven) == 4
+    assert len(proven) == 2
     assert file.read_bytes() == good
 
 
@@ -178,7 +176,7 @@ def test_a_file_about_another_tokenizer_is_no_proof(folder: Path, cache: Path, p
         before = len(proven)
         file.write_text(json.dumps({**json.loads(file.read_bytes()), key: value}))
         opened(folder)
-        assert len(proven) == before + 2
+        assert len(proven) == before + 1
 
 
 @pytest.mark.parametrize("place", ["a file", "a link to nothing", "read-only", "off", "/dev/null/x"])
@@ -198,7 +196,7 @@ def test_where_nothing_can_be_written_it_is_proven_every_time(
     monkeypatch.setenv("NIELS_GPT_CACHE", place if place.startswith(("off", "/")) else str(there))
     for number in (1, 2):
         opened(folder)
-        assert len(proven) == 2 * number
+        assert len(proven) == number
 
 
 def test_a_tokenizer_that_is_refused_leaves_no_proof(folder: Path, cache: Path) -> None:
@@ -216,7 +214,7 @@ def test_a_tokenizer_that_is_refused_leaves_no_proof(folder: Path, cache: Path) 
 
 
 def test_threads_and_a_fork_need_what_is_not_loaded_yet(folder: Path, cache: Path) -> None:
-    """All at once ask for gigatoken, for its like without control tokens, and for `tokenizers`."""
+    """All at once ask for gigatoken and for `tokenizers`."""
     opened(folder)
     expected = [one.tolist() for one in opened(folder).encode_pieces(*PIECES)]
     for _ in range(3):
@@ -298,4 +296,4 @@ def test_a_tokenizer_that_truncates_or_pads(key: str, folder: Path, cache: Path,
     for _ in range(2):
         ids, _ = opened(folder).encode_pieces([PIECES[0][1] * 9], [False])
         assert ids.tolist() == expected
-    assert len(proven) == 2
+    assert len(proven) == 1

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.assets import ASSETS, encoder_at, needs_assets
 
 TEXT = "The quick brown fox jumps over the lazy dog, twice. "
 
 
 @needs_assets
-@pytest.mark.parametrize("way", ["encode_many", "encode_strings"])
-def test_threads_share_an_encoder(way: str) -> None:
+def test_threads_share_an_encoder() -> None:
     encoder = encoder_at(ASSETS / "qwen3-8b")
 
     def encoded(strings: int) -> list[int]:
-        texts, scaffold = ["<|im_start|>", f"user {strings}\n", TEXT * 20], [True, False, False]
-        if way == "encode_many":
-            return encoder.encode_many([(texts, scaffold)] * strings)[0].tolist()  # type: ignore[no-any-return]
+        texts = ["<|im_start|>", f"user {strings}\n", TEXT * 20]
         found = encoder.encode_strings([texts] * strings, [[4, 0, 0]] * strings)
         return found.ids.tolist()  # type: ignore[no-any-return]
 
