@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 
 from niels_gpt.episodes import build_episodes
-from niels_gpt.errors import InputError
 from niels_gpt.sources.chat_files import ChatFiles, chat_files, describe_dialects
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.store.kinds import open_manifest
-from niels_gpt.store.remote import RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.conftest import run_cli
-from tests.scale.builds import build, units, write_chats
-from tests.test_cache_determinism import digests
+from tests.scale.builds import write_chats
 
 
 @pytest.fixture
@@ -69,13 +66,6 @@ def test_slices_in_order_are_the_files_and_small_files_go_together(
     assert shares[-1] == 1.0
 
 
-def test_several_processes(folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    source = named(folder, "b.jsonl", "a.jsonl", "c.json")
-    build("episodes", source, tmp_path / "one", tokenizer)
-    build("episodes", source, tmp_path / "pool", tokenizer, units(5_000, 2))
-    assert digests(tmp_path / "pool") == digests(tmp_path / "one")
-
-
 def test_the_manifest_names_every_file(folder: Path, tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
     source = named(folder, "b.jsonl", "a.jsonl", "c.json")
     given: dict[str, Any] = {"source_name": source.name, "source_config": source.config(), "max_bad_rows": 9}
@@ -90,23 +80,6 @@ def test_the_manifest_names_every_file(folder: Path, tmp_path: Path, tokenizer: 
     assert describe_dialects(source, source.config()).startswith(
         "3 files: 1 as messages, 1 as sharegpt, 1 as prompt_completion"
     )
-
-
-def test_patterns_and_urls(folder: Path) -> None:
-    def names(*given: Any) -> list[str]:
-        source = chat_files(given)
-        return [file.name for file in source.files]
-
-    assert names(str(folder / "*.json*")) == ["a.jsonl", "b.jsonl", "c.json"]
-    assert names(folder / "b.jsonl", str(folder / "*.jsonl")) == ["b.jsonl", "a.jsonl"]
-    assert names("memory://x/y.jsonl", folder / "c.json") == ["y.jsonl", "c.json"]
-    assert isinstance(chat_files(["memory://x/y.jsonl"]).files[0], RemoteFile)
-    with pytest.raises(InputError, match=r"\*\.parquet: no file fits"):
-        chat_files([str(folder / "*.parquet")])
-    with pytest.raises(InputError, match=r"absent\.jsonl: no such file"):
-        chat_files([folder / "absent.jsonl", folder / "a.jsonl"]).config()
-    assert names(folder / "b.jsonl", folder)[:2] == ["b.jsonl", "a.jsonl"]
-    assert names(folder / "a.jsonl", folder / "a.jsonl") == ["a.jsonl"]
 
 
 def test_the_command_lines(folder: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
