@@ -10,8 +10,8 @@
 Because the recipe's hash names the folder, a worker left over from another build cannot add to this one. Two attempts
 at one unit make equal files, so it does not matter whose rename comes last.
 
-A unit's file has pickled objects: its slice, the chunks as the task made them with the rejected rows in their places,
-and the counts of all; then the checksum of all bytes before it.
+A unit's file begins with the hash of its slice. Pickled objects follow: the chunks as the task made them with the
+rejected rows in their places, and the counts of all; then the checksum of all bytes before it.
 
 Units are not flushed to the disk, which would take longer than writing them: one that a power failure damaged differs
 from its checksum, and is built again.
@@ -26,14 +26,14 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, runtime_checkable
 from zlib import crc32
 
 from niels_gpt.builds.tasks import Chunk, Task
-from niels_gpt.errors import DataError, UsageError, storage_errors, without_passwords
+from niels_gpt.errors import DataError, UsageError, storage_errors
 from niels_gpt.progress import Progress
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import Slice, Sliceable
@@ -41,8 +41,9 @@ from niels_gpt.sources.rejections import ALL, Rejections
 from niels_gpt.store.files import json_bytes
 from niels_gpt.store.staging import real_path, rename_and_delete, staging_path
 
-UNITS_VERSION: Final = 8  # units of another version are built again
-CHECKSUM_BYTES: Final = 4
+UNITS_VERSION: Final = 9  # units of another version are built again
+DIGEST_BYTES: Final = 32  # of the slice, at the beginning
+CHECKSUM_BYTES: Final = 4  # of everything, at the end
 FINISHED: Final = "unit_[0-9]" + "[0-9]" * 6  # for `glob`
 
 
@@ -82,14 +83,14 @@ class UnitTask:
         """Whether the unit exists and is made from this slice; its bytes are not looked at."""
         try:
             with self.path.open("rb") as file:
-                return bool(pickle.load(file) == _recorded(self.part))
-        except (OSError, EOFError, pickle.UnpicklingError):
+                return file.read(DIGEST_BYTES) == _digest(self.part)
+        except OSError:
             return False
 
 
-def _recorded(part: Slice) -> Slice:
-    """The slice as it is written to files: addresses may contain passwords, which must not be."""
-    return replace(part, path=without_passwords(part.path))
+def _digest(part: Slice) -> bytes:
+    """The hash of a slice. A file never has its address, which may contain a password."""
+    return sha256(json_bytes(asdict(part))).digest()
 
 
 # ---- one unit
@@ -143,7 +144,7 @@ class _Objects:
 def _write(task: Task, source: Sliceable, part: Slice, objects: _Objects, reached: Callable[[float], None]) -> None:
     weights_dtype = "|u1" if task.binary_mask else "<f4"
     rejections = _InPlace(objects)
-    objects.add(_recorded(part))
+    objects.write(_digest(part))
     for chunk in task.chunks(source.read(part), rejections):
         # Of float32 0.5 makes uint8 0, which the comparison finds.
         if task.binary_mask and (chunk.weights.astype(weights_dtype) != chunk.weights).any():
@@ -198,7 +199,7 @@ class Unit:
     def contents(self) -> Iterator[Chunk | Rejected]:
         """The chunks, with the rejected rows in their places between them."""
         with storage_errors("reading", self._path), self._path.open("rb", buffering=1 << 20) as file:
-            pickle.load(file)  # the slice
+            file.seek(DIGEST_BYTES)
             while not isinstance(found := pickle.load(file), _End):
                 yield found
         self.changed, self.unread = found.changed, found.unread
