@@ -106,15 +106,11 @@ class Order:
     def __getitem__(self, position: int | slice | npt.NDArray[np.integer]) -> int | Int64s:
         """Index (or int64 indices, same shape) of the item at `position`; `IndexError` outside 0..n-1."""
         if isinstance(position, slice):
-            return self._walk(np.arange(*position.indices(self.n), dtype=np.uint64), forward=True)
+            return self._walk(np.arange(*position.indices(self.n), dtype=np.uint64))
         if isinstance(position, np.ndarray):
-            return self._walk(self._inside(position), forward=True)
+            return self._walk(self._inside(position))
         inside = self._inside(np.array([position + self.n if position < 0 else position]))
-        return int(self._walk(inside, forward=True)[0])
-
-    def positions(self, indices: npt.NDArray[np.integer]) -> Int64s:
-        """The inverse: the positions of the items `indices`, int64, same shape."""
-        return self._walk(self._inside(indices), forward=False)
+        return int(self._walk(inside)[0])
 
     def _inside(self, values: npt.NDArray[np.integer]) -> Uint64s:
         if values.dtype.kind in "bfc":  # "O" is allowed: Python integers too large for int64 are refused below
@@ -124,32 +120,31 @@ class Order:
             raise IndexError(f"position {bad} is outside an order of {self.n} items")
         return values.astype(np.uint64)
 
-    def _walk(self, values: Uint64s, *, forward: bool) -> Int64s:
+    def _walk(self, values: Uint64s) -> Int64s:
         flat = values.ravel()
         indices = np.empty(flat.shape, dtype=np.int64)
         for start in range(0, flat.size, CHUNK):
-            chunk = self._network(flat[start : start + CHUNK], forward=forward)
+            chunk = self._network(flat[start : start + CHUNK])
             outside = np.flatnonzero(chunk >= np.uint64(self.n))
             # Cycle walking, as in the example above: numbers of n or more go through the network again.
             while outside.size:
-                again = self._network(chunk[outside], forward=forward)
+                again = self._network(chunk[outside])
                 chunk[outside] = again
                 outside = outside[again >= np.uint64(self.n)]
             indices[start : start + CHUNK] = chunk
         return indices.reshape(values.shape)
 
-    def _network(self, values: Uint64s, *, forward: bool) -> Uint64s:
+    def _network(self, values: Uint64s) -> Uint64s:
         """One pass: the high and the low half are in turn xor-ed with a hash of the other.
 
         With bits = 5 the low half has 2 bits: 0b10110 is high 0b101 and low 0b10. Even rounds change high, odd rounds
-        change low. The inverse runs the rounds backwards.
+        change low.
         """
         low_bits = np.uint64(self.bits // 2)
         low_mask = np.uint64((1 << (self.bits // 2)) - 1)
         high_mask = np.uint64((1 << (self.bits - self.bits // 2)) - 1)
         high, low = values >> low_bits, values & low_mask
-        rounds = range(ROUNDS) if forward else range(ROUNDS - 1, -1, -1)
-        for number in rounds:
+        for number in range(ROUNDS):
             key = np.uint64(self.keys[number])
             if number % 2 == 0:
                 high ^= _hash(low, key) & high_mask

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +24,6 @@ from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.errors import UsageError
-from niels_gpt.format.display import BatchView
 from tests.episodes.made import write_split
 from tests.renderers.small import family
 
@@ -66,7 +64,7 @@ def test_a_batch_shows_every_token_of_every_row_once_with_its_weight(dataset: Pa
 
 
 def test_texts_of_a_packed_row_are_apart(dataset: Path) -> None:
-    (row, *_) = batch_of(dataset, packing=True).view().rows
+    (row, *_) = batch_of(dataset, packing=True)._rows(1)
     texts = [row.ids[part].tolist() for part in row.texts()]
     assert sorted(texts) == sorted(IDS)
     shown = terminal_text([row])
@@ -81,7 +79,6 @@ def test_a_batch_shows_text_where_a_tokenizer_is_passed(dataset: Path, capsys: p
     assert "row 0: 4 tokens, 2 trained" in shown
     assert "<w10><w11>\x1b[1;30;42m<w12><w13>\x1b[0m" in shown
     assert "<w20>" not in shown
-    assert "<w10>" in html.unescape(batch.view(word)._repr_html_())
     batch.show()
     assert "10 11 \x1b[1;30;42m12 13 \x1b[0m" in capsys.readouterr().out
     with pytest.raises(UsageError, match=r"decode\(ids\)"):
@@ -104,29 +101,6 @@ def test_print_in_a_real_terminal_is_in_colour(dataset: Path) -> None:
         assert line in shown
     assert shown.count("\x1b[1;30;42m12 13 \x1b[0m") == 2
     assert shown.count("\x1b[1;30;42m21 \x1b[0m") == 3
-
-
-@pytest.mark.parametrize("third", [None, "labels", "mask", "bool"])
-def test_the_tuples_of_other_loaders_are_shown(third: str | None) -> None:
-    x, y = torch.tensor([[5, 6, 7]]), torch.tensor([[6, 7, 8]])
-    thirds = {
-        None: (),
-        "labels": (torch.tensor([[-100, 7, -100]]),),
-        "mask": (torch.tensor([[0.0, 0.5, 0.0]]),),
-        "bool": (np.array([[False, True, False]]),),
-    }
-    view = BatchView.of((x, y, *thirds[third]), word)
-    spans = SPAN.findall(view._repr_html_())
-    assert [html.unescape(span[4]) for span in spans] == ["<w5>", "<w6>", "<w7>", "<w8>"]
-    expected = {6, 7, 8} if third is None else {7}
-    assert {int(span[2]) for span in spans if span[0] == "trained"} == expected
-    assert repr(view) == f"<BatchView: batch of 1 x 3, {len(expected)} targets trained>"
-
-
-def test_what_is_no_batch_is_refused() -> None:
-    for wrong in (([[1]],), ([[1]], [[1, 2]]), ([1], [2])):
-        with pytest.raises(UsageError, match="expected x, y and perhaps a mask"):
-            BatchView.of(wrong)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 12))

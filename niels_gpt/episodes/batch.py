@@ -9,10 +9,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from niels_gpt.display.rows import spelling_of
+from niels_gpt.display.html import notebook_html
+from niels_gpt.display.rows import TokenRow, spelling_of, weighted_row
 from niels_gpt.display.terminal import PREVIEW_TOKENS, in_colour, terminal_text
 from niels_gpt.format.collate import TensorFields
-from niels_gpt.format.display import BatchView, rows_of_batch
 from niels_gpt.required_torch import torch
 
 
@@ -73,8 +73,12 @@ class Batch(TensorFields):
             f"on {self.x.device}"
         )
 
-    def view(self, tokenizer: Any = None, *, rows: int | None = None) -> BatchView:
-        """The batch to look at; in a notebook `batch.view(tokenizer)` is coloured text.
+    def __str__(self) -> str:
+        """In a terminal also the first tokens in colour, elsewhere the same as `repr`."""
+        return f"{self!r}\n{terminal_text(self._rows(None), most=PREVIEW_TOKENS)}" if in_colour() else repr(self)
+
+    def show(self, tokenizer: Any = None, *, rows: int | None = None) -> None:
+        """Print rows in colour: trained tokens, where texts of a packed row begin, and padding.
 
         Args:
             tokenizer: anything with `decode(ids)`, or a function from an id to its text, such as an opened dataset's
@@ -84,30 +88,33 @@ class Batch(TensorFields):
         Raises:
             UsageError: the tokenizer cannot decode.
         """
-        # Cut before the copy from the device: a batch may be large, and a preview is small.
-        x, y, mask = (tensor[:rows].cpu().numpy() for tensor in (self.x, self.y, self.mask))
-        segments = None if self.segment_ids is None else self.segment_ids[:rows].cpu().numpy()
-        # A batch that another program made may lack them; its padding is then shown as tokens.
-        lengths = np.full(len(x), x.shape[1] + 1) if self.lengths is None else self.lengths
-        headings = [
-            f"{length:,} tokens, {trained:,} trained"
-            # Not strict: lengths are those of all rows, also where only the first few are shown.
-            for length, trained in zip(lengths.tolist(), np.count_nonzero(mask, axis=1).tolist(), strict=False)
-        ]
-        shown = rows_of_batch(x, y, mask, lengths=lengths, segment_ids=segments, headings=headings)
-        return BatchView(self._summary(), shown, spelling_of(tokenizer))
-
-    def __str__(self) -> str:
-        """In a terminal also the first tokens in colour, elsewhere the same as `repr`."""
-        return f"{self!r}\n{terminal_text(self.view().rows, most=PREVIEW_TOKENS)}" if in_colour() else repr(self)
-
-    def show(self, tokenizer: Any = None, *, rows: int | None = None) -> None:
-        """Print rows in colour: trained tokens, where texts of a packed row begin, and padding; args as `view`."""
-        self.view(tokenizer, rows=rows).show()
+        print(terminal_text(self._rows(rows), spelling_of(tokenizer)), end="")
 
     def _repr_html_(self) -> str:
-        """Coloured ids for notebooks."""
-        return self.view()._repr_html_()
+        """Coloured ids for notebooks, the place, id and weight of each in its tooltip."""
+        return notebook_html(self._summary(), self._rows(None))
+
+    def _rows(self, first: int | None) -> list[TokenRow]:
+        """The rows, each with the weights of its tokens as targets.
+
+        ::
+
+            x  a b c P      y  b c P P      mask  0 1 0 0      length 3
+            row             a b c           weights  0 0 1        1 x padding
+        """
+        # Cut before the copy from the device: a batch may be large, and a preview is small.
+        x, y, mask = (tensor[:first].cpu().numpy() for tensor in (self.x, self.y, self.mask))
+        segments = None if self.segment_ids is None else self.segment_ids[:first].cpu().numpy()
+        shown = []
+        for row, ids in enumerate(np.concatenate([x, y[:, -1:]], axis=1)):
+            # A batch that another program made may lack lengths; its padding is then shown as tokens.
+            n = len(ids) if self.lengths is None else int(self.lengths[row])
+            # The first token of a row is never a target. The last target belongs to the text of the last input.
+            weights = np.append(np.zeros(1, mask.dtype), mask[row])
+            texts = None if segments is None else np.append(segments[row], segments[row, -1:])[:n]
+            heading = f"row {row}: {n:,} tokens, {np.count_nonzero(mask[row]):,} trained"
+            shown.append(weighted_row(ids[:n], weights[:n], texts, heading=heading, n_padding=len(ids) - n))
+        return shown
 
     def to(self, device: str | torch.device) -> Self:
         """The batch on another device; itself if it is there."""

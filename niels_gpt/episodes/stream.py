@@ -9,35 +9,28 @@ are numbered through, and each position of an endless random sequence draws one:
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.loader import Loader
-from niels_gpt.episodes.order.order import EMPTY, Group, random_rows
-from niels_gpt.episodes.order.states import Place
-from niels_gpt.episodes.rows import Column, RowSpans
+from niels_gpt.episodes.order.order import Group, random_rows
 from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, resolve
-from niels_gpt.episodes.source import Batching, Source
+from niels_gpt.episodes.source import Batching, EpisodeSource, RowOptions
 from niels_gpt.errors import CacheError, UsageError, without_passwords
-from niels_gpt.format.gather import shifted, targets_of
 from niels_gpt.required_torch import torch
 from niels_gpt.store.files import samples
-from niels_gpt.store.gather import Int64s
+from niels_gpt.store.index import EveryWindow
 from niels_gpt.store.index_sets import Span
 from niels_gpt.store.kinds import is_episode_indexed_dataset, meta_beside
 from niels_gpt.store.published import is_url
 from niels_gpt.store.schema import META_DTYPES, SPLITS, TOKENS_NAME
-from niels_gpt.store.shards import EPISODE_TOKENS, Tokens, map_tokens, open_mask
+from niels_gpt.store.shards import EPISODE_TOKENS, Shard, map_tokens, open_mask
+from niels_gpt.store.split import IndexedSplit
 
 _log = logging.getLogger("niels_gpt.stream")
 
@@ -129,143 +122,68 @@ class GPTDataLoader(Loader[Batch]):
             UsageError, CacheError: no such split.
         """
         source, batch = self.batch_source(split), self.next_batch(split)
-        assert isinstance(source, RandomWindows)
-        return (batch.x, batch.y) if source.masks is None else (batch.x, batch.y, batch.mask)
+        assert isinstance(source, EpisodeSource)
+        return (batch.x, batch.y, batch.mask) if source.uses_mask else (batch.x, batch.y)
 
-    def _open(self, split: str) -> RandomWindows:
+    def _open(self, split: str) -> EpisodeSource:
         """See `Loader`."""
         folder = self.dataset_dir / split
         if not _find(folder):
             raise CacheError(f"{folder}: no tokens; this dataset has no {split} split")
-        windows = TokenWindows(folder, self.block_size + 1)
-        if windows.masks is None and self.config.use_loss_mask:
-            _log.warning("[DataLoader] split=%s: no loss mask, get_batch returns (x, y): %s", split, windows.no_mask)
-        order = random_rows([Group("windows", Span(0, windows.n))], [1], self.config.epoch_seed)
-        batching = Batching(self.batch_size, True, self.rank, self.world_size)
-        return RandomWindows(windows, order, batching, self.config.use_loss_mask is not False)
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file of tokens, and its mask or the reason why it has none."""
-
-    path: Path
-    tokens: Tokens
-    mask: npt.NDArray[Any] | None
-    no_mask: str
-
-
-class TokenWindows:
-    """All windows of the files of a split, numbered through: files with 3 and 5 windows have the numbers 0-2 and 3-7.
-
-    Attributes:
-        n: how many windows there are.
-        tokens, masks: of all files; `masks` is `None` unless every file has one.
-        no_mask: why there are none.
-    """
-
-    def __init__(self, folder: Path, width: int) -> None:
-        self.folder, self.width, self.name, self.datasets = folder, width, folder.name, [folder.parent]
-        self.files = files = _find(folder)
-        # A file of 7 tokens has 5 windows of 3; one that is too short has none.
-        counts = np.array([max(0, len(file.tokens) - width + 1) for file in files])
-        if not counts.any():
-            sizes = ", ".join(f"{file.path} {len(file.tokens):,}" for file in files)
+        windows = TokenStream(self.dataset_dir, split, self.block_size)
+        if not len(windows):
+            sizes = ", ".join(f"{shard.path} {len(shard.tokens):,}" for shard in windows.shards)
             raise UsageError(
-                f"block_size + 1 = {width:,} tokens fit into no file (tokens: {sizes}); use a smaller block_size"
+                f"block_size + 1 = {self.block_size + 1:,} tokens fit into no file (tokens: {sizes}); use a smaller "
+                "block_size"
             )
-        self._first, self.n = np.cumsum(counts) - counts, int(counts.sum())
-        self.tokens = Column([file.tokens for file in files])
-        masks = [file.mask for file in files if file.mask is not None]
-        # Of all files or of none: a batch has windows of several, and returns one kind of tuple.
-        self.masks = Column(masks) if len(masks) == len(files) else None
-        self.no_mask = next((file.no_mask for file in files if file.mask is None), "")
-
-    def spans(self, numbers: Int64s) -> RowSpans:
-        """These windows, one a row; `EMPTY` ones come last."""
-        row = np.flatnonzero(numbers != EMPTY)
-        found = numbers[row]
-        # Files of 3 and 5 windows have first 0 3: window 4 has two entries at or below it, so the file is number 1,
-        # and it is window 4 - 3 = 1 there.
-        shard = np.searchsorted(self._first, found, side="right") - 1
-        return RowSpans(
-            len(numbers),
-            self.width,
-            row=row,
-            episode=found,
-            shard=shard,
-            start=found - self._first[shard],
-            length=np.full(len(row), self.width),
-            cut=np.zeros(len(row), dtype=np.bool_),  # a window is always whole
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled for another process, the files are opened again there."""
-        return type(self), (self.folder, self.width)
+        if not windows.has_mask and self.config.use_loss_mask:
+            why = windows.why_no_mask
+            _log.warning("[DataLoader] split=%s: no loss mask, get_batch returns (x, y): %s", split, why)
+        order = random_rows([Group("windows", Span(0, len(windows)))], [1], self.config.epoch_seed)
+        use_mask = self.config.use_loss_mask is not False
+        # Every window fills its row, so the padding is never used.
+        options = RowOptions(self.block_size, pad_id=0, too_long="head", vocab_size=None, use_mask=use_mask)
+        return EpisodeSource(windows, order, Batching(self.batch_size, True, self.rank, self.world_size), options)
 
 
-@dataclass(eq=False)
-class RandomWindows(Source[Batch]):
-    """Batches of windows; the masks of the files count if `use_mask` says so, else every target does."""
+class TokenStream(IndexedSplit):
+    """Every window of block_size + 1 tokens of the files of a split, which may be of any of three forms."""
 
-    split: TokenWindows
-    use_mask: bool
+    def __init__(self, dataset: Path, split: str, block_size: int) -> None:
+        self._block_size = block_size
+        super().__init__([dataset], split)
 
-    @property
-    def masks(self) -> Column | None:
-        """The masks that are used."""
-        return self.split.masks if self.use_mask else None
-
-    @property
-    def n_rows(self) -> int:
-        """See `Source`."""
-        return self.split.n
-
-    def made(self, rows: Int64s, place: Place, state: dict[str, Any]) -> Batch:
-        """See `Source`."""
-        spans, masks = self.split.spans(rows[self.batching.own]), self.masks
-        x, y = shifted(self.split.tokens.rows(spans, 0))
-        # The mask of a target is that of its own token, so the first token's is left out.
-        weights = targets_of(spans.token_mask if masks is None else masks.rows(spans, 0))
-        mask = weights.astype(np.float32, order="C")
-        return Batch(
-            x=torch.from_numpy(x),
-            y=torch.from_numpy(y),
-            mask=torch.from_numpy(mask),
-            episodes=spans.episode,
-            num_trained_tokens=int(np.count_nonzero(mask)),
-            mask_sum=float(mask.sum(dtype=np.float64)),
-            num_tokens=int(spans.used.sum()),
-            lengths=spans.used,
-            state=state,
-        )
+    def _open_dataset(self, dataset: Path) -> tuple[None, list[Shard]]:
+        return None, [
+            Shard(path, EveryWindow(path, len(tokens), self._block_size), columns, no_mask)
+            for path, columns, no_mask in _find(dataset / self.name)
+            for tokens in [columns["tokens"]]
+        ]
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Source`: of the files and the size of windows."""
-        digest = hashlib.blake2b(json.dumps(self.order.describe()).encode(), digest_size=16)
-        for file in self.split.files:
-            for part in samples(file.tokens):
+        """See `Split`: of the files and the size of windows."""
+        digest = hashlib.blake2b(f"windows {self._block_size}".encode(), digest_size=16)
+        for shard in self.shards:
+            for part in samples(shard.tokens):
                 digest.update(part)
-        digest.update(json.dumps(["block_size", self.split.width - 1]).encode())
         return digest.hexdigest()
 
-    def describe(self) -> dict[str, Any]:
-        """See `Source`."""
-        return {"block_size": self.split.width - 1}
-
-    def log_epoch(self, epoch: int) -> None:
-        """See `Source`; there are no epochs."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled for another process, the files are opened again there."""
+        return type(self), (self.datasets[0], self.name, self._block_size)
 
 
-def _find(split: Path) -> list[_File]:
-    """The files of a split, in any of the three forms; none if it is absent."""
+def _find(split: Path) -> list[tuple[Path, dict[str, Any], str]]:
+    """The files of a split, in any of the three forms: path, columns, and why there is no mask. None if absent."""
     folders = [split, *sorted(path for path in split.glob("shard_*") if path.is_dir())]
-    files = []
+    files: list[tuple[Path, dict[str, Any], str]] = []
     for folder in folders:
         if (folder / TOKENS_NAME).is_file():
             tokens = map_tokens(folder / TOKENS_NAME, EPISODE_TOKENS)
-            files.append(_File(folder / TOKENS_NAME, tokens, *open_mask(folder, len(tokens), None)))
+            mask, no_mask = open_mask(folder, len(tokens), None)
+            files.append((folder / TOKENS_NAME, {"tokens": tokens} | ({} if mask is None else {"mask": mask}), no_mask))
     if files:
         return files
     # By name, because windows are numbered through all files and a state refers to these numbers.
@@ -273,4 +191,4 @@ def _find(split: Path) -> list[_File]:
     # Shards without a meta.json are of the cache format's default dtype.
     meta: Mapping[str, Any] = (meta_beside(split.parent, None) or {}) if paths else {}
     dtype = META_DTYPES[meta.get("token_dtype", "uint16-le")]
-    return [_File(path, map_tokens(path, dtype), None, f"{path}: a shard without mask") for path in paths]
+    return [(path, {"tokens": map_tokens(path, dtype)}, f"{path}: a shard without mask") for path in paths]

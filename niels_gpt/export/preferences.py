@@ -99,7 +99,7 @@ class PreferenceSource:
         self.source = Source(dataset, dataset.split(split))
         self._chosen, self._how, self._options = chosen, settings.how, settings.options
         how = settings.how
-        fitting = Fitting(how.max_length or NO_LIMIT, how.too_long, self._options["no_completion"])
+        fitting = Fitting(how.max_length or NO_LIMIT, how.too_long)
         self._split = PreferenceSplit([path], split, fitting)
         self._scalars = dict(chosen.scalars)
         # TRL would read a column of margins that were never computed, and its loss would change.
@@ -187,7 +187,7 @@ def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: 
     lengths = np.array([len(ids) for ids in group.ids])
     prompts = group.records["prompt_length"].astype(np.int64)
     # One cut for all completions of the group: they must be compared after the same prompt.
-    cut = int(opened.fitting.prompt_cut(lengths, prompts, np.array([len(lengths)]))[0])
+    cut = int(opened.fitting.prompt_cut(lengths.max(), prompts[0]))
     # A prompt that loses 3 tokens, in rows of 5: the tokens 3 to 7.
     window = slice(cut, cut + opened.fitting.width)
     prompt = int(prompts[0]) - cut
@@ -252,7 +252,7 @@ def _kto(sides: Sequence[Side], options: dict[str, Any]) -> Iterator[Row]:
         yield row | {"context": len(side.prompt)}
 
 
-_COMMON_OPTIONS: Final = {"whole_completions": False, "no_completion": "error"}
+_COMMON_OPTIONS: Final = {"whole_completions": False}
 
 PREFERENCE_FORMATS: Final[dict[str, PreferenceFormat]] = {
     "trl-dpo": PreferenceFormat(

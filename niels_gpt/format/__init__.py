@@ -9,7 +9,6 @@
     attention.py  attention masks that keep a packed text from seeing its neighbours
     gather.py     x, y and mask from rows, or straight from files; the one place where targets are shifted
     collate.py    arrays of rows as tensors, on a device
-    display.py    a batch in a terminal or a notebook, trained targets in colour
 
 In a mask, `True` means trained, here and everywhere.
 """

@@ -139,61 +139,37 @@ class PreferenceSource(Source[PreferenceBatch]):
         Raises:
             CacheError: a token outside the vocabulary, or a mask value that is not a weight (file and record named).
         """
-        own, begins, fitting = rows[self.batching.own], self.groups.begins, self.groups.fitting
+        split, own, width = self.groups, rows[self.batching.own], self._width
         groups = np.full(len(own), -1, dtype=np.int64)  # missing groups are -1
-        groups[own != EMPTY] = self.groups.filtered[own[own != EMPTY]]
+        groups[own != EMPTY] = split.filtered[own[own != EMPTY]]
+        begins = split.begins[groups]
         # Those have rows of padding, so that all batches of pairs have one shape.
-        sizes = np.where(groups >= 0, begins[groups + 1] - begins[groups], self.groups.smallest)
+        sizes = np.where(groups >= 0, split.begins[groups + 1] - begins, split.smallest)
         group = np.arange(len(groups)).repeat(sizes)
         # Groups of 2 and 3 rows: rows 0 1 2 3 4 less the first row of their group, 0 0 2 2 2, are 0 1 0 1 2.
-        number = np.arange(len(group)) - (np.cumsum(sizes) - sizes).repeat(sizes)
-        present = groups[group] >= 0
+        number = np.arange(len(group)) - (np.cumsum(sizes) - sizes)[group]
+        # First completions first: numbers 0 1 0 1 of groups 0 0 1 1 -> rows 0 2 1 3.
+        order = np.argsort(number, kind="stable")
+        group, number = group[order], number[order]
+        row = np.flatnonzero(groups[group] >= 0)
         # The completions of a group are neighbours: those of a group that begins at episode 20 are 20, 21, ...
-        episodes = np.where(present, begins[groups[group]] + number, -1)
+        episodes = begins[group[row]] + number[row]
+        shard, start, length = self.split.locate(episodes)
         records = np.full(len(group), NO_RECORD)
-        records[present] = self.groups.records(episodes[present])
-        lengths = np.zeros(len(group), dtype=np.int64)
-        lengths[present] = self.split.locate(episodes[present])[2]
-        prompts = records["prompt_length"].astype(np.int64)
-        cut = np.where(present, fitting.prompt_cut(lengths, prompts, sizes).repeat(sizes), 0)
-        # First completions first; lexsort sorts by its last key: numbers 0 1 0 1 of groups 0 0 1 1 -> rows 0 2 1 3.
-        order = np.lexsort((group, number))
-        records, first = records[order], number[order] == 0
-        used, arrays = self._values(episodes[order], cut[order])
-        margin = np.full(len(own), np.nan, np.float32)
-        # The margin of a group is in the record of its first completion.
-        margin[group[order][first]] = records["margin"][first]
-        arrays |= {"group": group[order], "number": number[order], "margin": margin, "lengths": used}
-        arrays |= {name: records[name].astype(np.int64) for name in ("rank", "label")}
-        arrays["score"] = records["score"].astype(np.float32)
-        arrays["prompt_length"] = np.minimum((prompts - cut)[order], used)
-        return PreferenceBatch(
-            **{name: torch.from_numpy(array) for name, array in arrays.items()},
-            groups=groups,
-            num_groups=int((groups >= 0).sum()),
-            global_num_groups=int((rows != EMPTY).sum()),
-            num_tokens=int(used.sum()),
-            num_trained_tokens=int(arrays["completion_mask"].sum()),
-            state=state,
-        )
-
-    def _values(self, episodes: Int64s, cut: Int64s) -> tuple[Int64s, dict[str, npt.NDArray[Any]]]:
-        """The lengths of the rows, and ids and masks of shape (R, T), not shifted.
-
-        Args:
-            episodes: of each row; -1: none. cut: what its prompt loses.
-        """
-        row, width = np.flatnonzero(episodes >= 0), self._width
+        records[row] = split.records(episodes)
+        first = records[: len(own)]  # of each group, which has its margin
+        longest = np.zeros(len(own), dtype=np.int64)
+        np.maximum.at(longest, group[row], length)
+        cut = split.fitting.prompt_cut(longest, first["prompt_length"].astype(np.int64))[group]
         # A completion of 10 tokens from 100 on, whose prompt loses 3: the span of 7 tokens from 103 on.
-        shard, start, length = self.split.locate(episodes[row])
-        start, length = start + cut[row], length - cut[row]
+        length = length - cut[row]
         spans = RowSpans(
-            len(episodes),
+            len(group),
             width,
             row=row,
-            episode=episodes[row],
+            episode=episodes,
             shard=shard,
-            start=start,
+            start=start + cut[row],
             length=np.minimum(length, width),
             cut=length > width,
         )
@@ -206,7 +182,25 @@ class PreferenceSource(Source[PreferenceBatch]):
             "completion_mask": self._reader.weights(spans, self._reader.texts(spans)),
             "attention_mask": spans.token_mask,  # by position, not by value: a token may have the id of padding
         }
-        return spans.used, {name: array[:, :width].astype(np.int64, order="C") for name, array in values.items()}
+        arrays = {name: array[:, :width].astype(np.int64, order="C") for name, array in values.items()}
+        arrays |= {
+            "group": group,
+            "number": number,
+            "lengths": spans.used,
+            "margin": first["margin"].astype(np.float32),
+        }
+        arrays |= {name: records[name].astype(np.int64) for name in ("rank", "label")}
+        arrays["score"] = records["score"].astype(np.float32)
+        arrays["prompt_length"] = np.minimum(records["prompt_length"].astype(np.int64) - cut, spans.used)
+        return PreferenceBatch(
+            **{name: torch.from_numpy(array) for name, array in arrays.items()},
+            groups=groups,
+            num_groups=int((groups >= 0).sum()),
+            global_num_groups=int((rows != EMPTY).sum()),
+            num_tokens=int(spans.used.sum()),
+            num_trained_tokens=int(arrays["completion_mask"].sum()),
+            state=state,
+        )
 
     def log_epoch(self, epoch: int) -> None:
         """See `Source`."""
@@ -224,7 +218,7 @@ class PreferenceSource(Source[PreferenceBatch]):
         fitting = self.groups.fitting
         return {
             "groups": [len(self.groups), self.groups.filtered.key.hex()],
-            "fitting": [fitting.width, fitting.too_long, fitting.no_completion],
+            "fitting": [fitting.width, fitting.too_long],
         }
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -29,7 +29,6 @@ from niels_gpt.store.schema import SPLITS
 from niels_gpt.store.split import IndexedSplit
 
 TOO_LONG: Final = ("error", "skip", "head", "tail")
-NO_COMPLETION: Final = ("error", "skip")
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,9 @@ class Fitting:
     Attributes:
         width: tokens of a row.
         too_long: "error": refuse the dataset. "skip": leave the group out. "head": keep the first tokens of each side.
+            A group of which one side would lose its whole completion, because its prompt fills the row, is left out.
             "tail": take from the beginning of the prompt what the longest side has too much, on all sides alike; only
             what is left beyond a prompt of one token is cut from the ends of completions.
-        no_completion: with "head", for a group of which one side would lose its whole completion, because its prompt
-            fills the row: "error", or "skip" to leave it out.
 
     Raises:
         UsageError: no such policy.
@@ -52,29 +50,25 @@ class Fitting:
 
     width: int
     too_long: str = "error"
-    no_completion: str = "error"
 
     def __post_init__(self) -> None:
-        for name, known in (("too_long", TOO_LONG), ("no_completion", NO_COMPLETION)):
-            value = getattr(self, name)
-            if value not in known:
-                near = did_you_mean(str(value), known)
-                raise UsageError(f"{name} is {value!r}; for preferences expected one of {', '.join(known)}{near}")
+        if self.too_long not in TOO_LONG:
+            near = did_you_mean(str(self.too_long), TOO_LONG)
+            raise UsageError(
+                f"too_long is {self.too_long!r}; for preferences expected one of {', '.join(TOO_LONG)}{near}"
+            )
 
-    def prompt_cut(self, lengths: Int64s, prompts: Int64s, sizes: Int64s) -> Int64s:
-        """How many tokens the prompt of each group loses at its beginning, int64 of shape (groups,).
+    def prompt_cut(self, longest: Int64s, prompts: Int64s) -> Int64s:
+        """How many tokens the prompts lose at their beginning, int64 of shape (groups,).
 
         Args:
-            lengths, prompts: of each completion: tokens with its prompt, and of its prompt. sizes: of the groups.
+            longest: tokens of the longest side of each group, with its prompt. prompts: of the prompts.
         """
-        if self.too_long != "tail" or not len(sizes):
-            return np.zeros(len(sizes), dtype=np.int64)
-        # Groups of 2 and 3 completions begin at 0 and 2. Lengths 5 9 | 4 4 6 have the longest sides 9 and 6: in rows of
-        # 8 the prompts lose 1 and 0 tokens.
-        first = np.cumsum(sizes) - sizes
-        longest = np.maximum.reduceat(lengths, first)
-        # One token of the prompt remains, from which the first token of the completion is predicted.
-        return np.asarray(np.clip(longest - self.width, 0, prompts[first] - 1))
+        if self.too_long != "tail":
+            return np.zeros_like(longest)
+        # Longest sides of 9 and 6 tokens in rows of 8: the prompts lose 1 and 0. One token of a prompt remains, from
+        # which the first token of the completion is predicted.
+        return np.clip(longest - self.width, 0, np.maximum(0, prompts - 1))
 
 
 _Bools = npt.NDArray[np.bool_]
@@ -183,7 +177,7 @@ class PreferenceSplit:
         """For each group whether a side is too long, and whether a side would lose its whole completion.
 
         Raises:
-            CacheError: the policies do not allow a group.
+            CacheError: the policy does not allow a group.
         """
         how, first = self.fitting, self.begins[:-1]
         if not len(first):
@@ -198,13 +192,6 @@ class PreferenceSplit:
                 f"{self.episodes.where(int(first[group]))}: the completions of group {group:,} do not fit into rows "
                 f"of {how.width:,} tokens, nor do those of {int(long.sum()) - 1:,} other groups; raise "
                 "sequence_length, or choose what happens to them: too_long='skip', 'head' or 'tail'"
-            )
-        if how.no_completion == "error" and lost.any():
-            group = int(np.argmax(lost))
-            raise CacheError(
-                f"{self.episodes.where(int(first[group]))}: the prompt of group {group:,} fills rows of "
-                f"{how.width:,}, so nothing of a completion is left, as in {int(lost.sum()) - 1:,} other groups; raise "
-                "sequence_length, use too_long='tail', or leave them out: no_completion='skip'"
             )
         return long, lost
 

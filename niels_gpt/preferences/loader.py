@@ -32,7 +32,7 @@ class PreferenceLoader(Loader[PreferenceBatch]):
     Args:
         dataset_dir: what `niels-gpt build` wrote; several; or a mapping from directories to their shares.
         batch_size: groups per batch and rank. sequence_length: the most tokens of prompt and completion.
-        too_long: "error", "skip", "head" or "tail", see `Fitting`; `no_completion` likewise.
+        too_long: "error", "skip", "head" or "tail", see `Fitting`.
         pad_token_id: fills rows; padding is known by its position, so any id of the vocabulary will do. Default the eos
             that the dataset's manifest records.
         pad_to_multiple_of: pad each batch to its longest row, rounded up to such a multiple; `None`: always to
@@ -57,7 +57,6 @@ class PreferenceLoader(Loader[PreferenceBatch]):
         batch_size: int,
         sequence_length: int,
         too_long: str = "error",
-        no_completion: str = "error",
         pad_token_id: int | None = None,
         pad_to_multiple_of: int | None = None,
         seed: int = DEFAULT_SEED,
@@ -78,7 +77,7 @@ class PreferenceLoader(Loader[PreferenceBatch]):
             if is_url(name):
                 raise UsageError(f"{name}: preferences are read from a local directory; download them: niels-gpt fetch")
             require_episodes(Path(name))
-        self._fitting = Fitting(self.sequence_length, too_long, no_completion)
+        self._fitting = Fitting(self.sequence_length, too_long)
         folders = [Path(name) for name in self._names]
         self._splits = {split: PreferenceSplit(folders, split, self._fitting) for split in SPLITS}
         self.vocab_size = self._splits["train"].episodes.vocab_size

