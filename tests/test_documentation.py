@@ -16,6 +16,7 @@ import pytest
 
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, UNLIMITED_TOKENS
+from niels_gpt.episodes import build_episodes
 from niels_gpt.samples import chats_file, notes_dir
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.inputs import Record, read_jsonl
@@ -24,85 +25,101 @@ from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.assets import needs_assets
 from tests.conftest import REPOSITORY
 
+MODELS = {  # as the pages name them, and the families of the tiny tokenizers in their places
+    "Qwen3-8B": "qwen3",
+    "Qwen3-VL-4B-Instruct": "qwen3-vl",
+    "Qwen2.5-0.5B-Instruct": "qwen2.5",
+    "GLM-5": "glm-5",
+    "Laguna-XS.2": "laguna-xs.2",
+    "Nemotron-3-Nano": "nemotron-3",
+}
+
 
 def blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
 
 
-def test_the_page_on_episodes(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks in order, in one namespace, as a reader would type them."""
-    from niels_gpt.episodes import build_episodes
-
-    shutil.copytree(tokenizer_dir, tmp_path / "tokenizer")
-    rows = [record.value for record in read_jsonl(chats_file()) if isinstance(record, Record)]
-    sources = [row | {"source": "web" if number % 4 == 0 else "chats"} for number, row in enumerate(rows * 2)]
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sources))
-    tokenizer = SentencePieceTokenizer(tokenizer_dir / "spm.model")
-    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes" / "more", encoder=tokenizer)
-    monkeypatch.chdir(tmp_path)
-    found = blocks(REPOSITORY / "docs" / "episodes.md")
-    assert len(found) >= 8
-    names: dict[str, object] = {}
-    for number, block in enumerate(found):
-        exec(compile(block, f"docs/episodes.md, block {number}", "exec"), names)  # our own page, run on purpose
-
-
-def test_the_page_on_renderers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks in order, with tiny tokenizers of the families in the place of the models."""
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
+    """What the pages name: models (tiny tokenizers of the families), chats, pairs, a picture, datasets."""
     pytest.importorskip("tokenizers")
+    from tests.preferences.made import pairs, write_rows
     from tests.renderers import tiny_images
     from tests.renderers.small import CHATML
     from tests.renderers.tiny_families import folder_of
 
-    model = tmp_path / "model"
-    shutil.copytree(folder_of("qwen3"), model)
-    (model / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
-    seeing = tmp_path / "seeing"
-    shutil.copytree(folder_of("qwen3-vl"), seeing)
-    tiny_images.qwen_processor().save_pretrained(seeing)
-    tiny_images.picture(200, 90).save(tmp_path / "receipt.png")
-    monkeypatch.chdir(tmp_path)
-    found = blocks(REPOSITORY / "docs" / "renderers.md")
-    assert len(found) >= 10
-    names: dict[str, object] = {}
+    folder = tmp_path_factory.mktemp("pages")
+    (folder / "models").mkdir()
+    for model, family in MODELS.items():
+        shutil.copytree(folder_of(family), folder / "models" / model)
+    (folder / "models/Qwen3-8B/chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    tiny_images.qwen_processor().save_pretrained(folder / "models/Qwen3-VL-4B-Instruct")
+    tiny_images.picture(200, 90).save(folder / "receipt.png")
+    write_rows(folder / "pairs.jsonl", pairs(40))
+    shutil.copytree(tokenizer_dir, folder / "tokenizer")
+    rows = [record.value for record in read_jsonl(chats_file()) if isinstance(record, Record)]
+    sources = [row | {"source": "web" if number % 4 == 0 else "chats"} for number, row in enumerate(rows * 2)]
+    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sources))
+    tokenizer = SentencePieceTokenizer(tokenizer_dir / "spm.model")
+    build_episodes(chat_files([chats_file()]).iterate(), folder / "episodes/more", encoder=tokenizer)
+    sft = folder / "cache/sft/chats"
+    build_sft_cache(chat_files([chats_file()]).iterate(), sft, tokenizer=tokenizer, val_frac=0.1, seed=1)
+    budget = {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS, "val_frac": 0.05}
+    build_pretrain_cache(
+        text_files([notes_dir()]).iterate(),
+        folder / "cache/pretrain/notes",
+        tokenizer=tokenizer,
+        shard_bytes=DEFAULT_SHARD_BYTES,
+        seed=1,
+        shuffle_buffer=None,
+        **budget,
+    )
+    return folder
+
+
+def run_blocks(page: str, names: dict[str, Any]) -> dict[str, Any]:
+    """All blocks of a page in order, in one namespace, as a reader would type them; what they named."""
+    found = blocks(REPOSITORY / page)
+    assert found, page
     for number, block in enumerate(found):
-        code = block.replace("~/models/Qwen3-8B", str(model)).replace("~/models/Qwen3-VL-4B-Instruct", str(seeing))
-        exec(compile(code, f"docs/renderers.md, block {number}", "exec"), names)
+        block = block.replace("Qwen/Qwen3-8B", "~/models/Qwen3-8B").replace("~", str(Path.home()))
+        exec(compile(block, f"{page}, block {number}", "exec", dont_inherit=True), names)  # our own page, on purpose
+    return names
 
 
-def test_the_page_on_preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks in order, with a tiny tokenizer in the place of the model's."""
-    pytest.importorskip("pyarrow")
-    from tests.preferences.made import pairs, write_rows
-    from tests.renderers.small import CHATML
-    from tests.renderers.tiny_families import folder_of
-
-    model = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
-    (model / "chat_template.jinja").write_text(CHATML)
-    write_rows(tmp_path / "pairs.jsonl", pairs(40))
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", *(f"docs/{name}.md" for name in ("index", "renderers", "attribution", "add_a_source"))]
+    + [f"docs/{name}.md" for name in ("episodes", "preferences", "exports", "trainers", "doctor")],
+)
+def test_all_blocks_of_a_page_run(page: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    found = blocks(REPOSITORY / "docs" / "preferences.md")
-    assert len(found) == 3
-    names: dict[str, Any] = {}
-    for number, block in enumerate(found):
-        code = block.replace("~/models/Qwen3-8B", str(model))
-        exec(compile(code, f"docs/preferences.md, block {number}", "exec"), names)
-    assert names["batch"].input_ids.shape == (8, 512)
-    assert names["manifest"]["splits"]["train"]["rows"] == 36
+    names: dict[str, Any] = {"__name__": "page"}
+    if page in ("docs/exports.md", "docs/trainers.md"):
+        pytest.importorskip("datasets")
+        shutil.copytree("episodes/more", "episodes/chats")
+    if page == "docs/doctor.md":
+        for library in ("transformers", "accelerate"):
+            pytest.importorskip(library)
+        from tests.doctor.test_watch import by_value, tiny_model, trainer_of
+
+        names |= {"trainer": trainer_of(tmp_path, by_value), "model": tiny_model()}
+    run_blocks(page, names)
+    if page == "docs/preferences.md":
+        assert names["batch"].input_ids.shape == (8, 512)
+        assert names["manifest"]["splits"]["train"]["rows"] == 36
+    if page == "docs/add_a_source.md":
+        assert (tmp_path / "episodes/sums/episodes.json").is_file()
 
 
-def test_the_page_on_reinforcement_learning(tmp_path: Path) -> None:
-    """All blocks in order, with a tiny tokenizer and a tiny model that also samples."""
-    from tests.renderers.small import CHATML
-    from tests.renderers.tiny_families import folder_of
-
+def test_the_page_on_reinforcement_learning(prepared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With a tiny model that also samples: the policy that sampled is trained, so all ratios are 1."""
     torch = pytest.importorskip("torch")
     from tests.test_rollouts import TinyModel, sampled
 
-    folder = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
-    (folder / "chat_template.jinja").write_text(CHATML)
-    found = blocks(REPOSITORY / "docs" / "rl.md")
-    assert len(found) == 3
+    monkeypatch.setenv("HOME", str(prepared))
     generator = torch.Generator().manual_seed(1)
     model = TinyModel(positions=256, vocab_size=300_000)
 
@@ -110,63 +127,12 @@ def test_the_page_on_reinforcement_learning(tmp_path: Path) -> None:
         def sample(self, ids: Any, n: int) -> list[Any]:
             return [sampled(model, list(ids), 3 + number, generator) for number in range(n)]
 
-    names: dict[str, Any] = {"engine": Engine(), "model": model, "score": lambda turn, _: len(turn["completion_ids"])}
-    for number, block in enumerate(found):
-        code = block.replace("~/models/Qwen3-8B", str(folder))
-        exec(compile(code, f"docs/rl.md, block {number}", "exec"), names)
-    # The policy that sampled is the one that is trained, so all ratios are 1, and advantages of a group sum to 0.
+    scored = {"engine": Engine(), "model": model, "score": lambda turn, _: len(turn["completion_ids"])}
+    names = run_blocks("docs/rl.md", scored)
     mask = names["batch"].mask
     assert torch.allclose(names["ratio"][mask], torch.ones(()), atol=1e-4)
     assert mask.sum() == 2 * (3 + 4 + 5 + 6)
-    assert abs(names["advantages"].sum()) < 1e-6
-
-
-@pytest.mark.parametrize("page", ["exports.md", "trainers.md"])
-def test_the_pages_on_exports_and_trainers(
-    tmp_path: Path, tokenizer: SentencePieceTokenizer, monkeypatch: pytest.MonkeyPatch, page: str
-) -> None:
-    """All blocks in order, on episodes of the bundled samples, with a tiny tokenizer in the place of the model's."""
-    pytest.importorskip("pyarrow")
-    pytest.importorskip("datasets")
-    from niels_gpt.episodes import build_episodes
-    from tests.renderers.small import CHATML
-    from tests.renderers.tiny_families import folder_of
-
-    model = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
-    (model / "chat_template.jinja").write_text(CHATML)
-
-    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes" / "chats", encoder=tokenizer)
-    monkeypatch.chdir(tmp_path)
-    found = blocks(REPOSITORY / "docs" / page)
-    assert len(found) >= 2
-    names: dict[str, object] = {}
-    for number, block in enumerate(found):
-        code = block.replace("~/models/Qwen3-8B", str(model))
-        exec(compile(code, f"docs/{page}, block {number}", "exec"), names)
-
-
-def test_the_page_on_attribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All blocks in order, with tiny tokenizers of the families in the place of the models."""
-    pytest.importorskip("tokenizers")
-    from tests.renderers.tiny_families import folder_of
-
-    families = {
-        "Qwen3-8B": "qwen3",
-        "Qwen2.5-0.5B-Instruct": "qwen2.5",
-        "GLM-5": "glm-5",
-        "Laguna-XS.2": "laguna-xs.2",
-        "Nemotron-3-Nano": "nemotron-3",
-    }
-    # The page names models by hub directories, `folder` among them; here they are links to the tiny ones.
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "models").mkdir()
-    for model, family in families.items():
-        (tmp_path / "models" / model).symlink_to(folder_of(family), target_is_directory=True)
-    found = blocks(REPOSITORY / "docs" / "attribution.md")
-    assert len(found) >= 8
-    names: dict[str, object] = {}
-    for number, block in enumerate(found):
-        exec(compile(block, f"docs/attribution.md, block {number}", "exec"), names)
+    assert abs(names["advantages"].sum()) < 1e-6  # of a group
 
 
 PAGES = sorted((REPOSITORY / "docs").rglob("*.md")) + [
@@ -298,64 +264,12 @@ def test_the_page_on_adding_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyP
     test_damage.test_damaged_completions("radio", 200)
 
 
-def test_the_page_on_adding_a_source(tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(tokenizer_dir, tmp_path / "tokenizer")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
-    for number, block in enumerate(blocks(REPOSITORY / "docs" / "add_a_source.md")):
-        exec(compile(block, f"docs/add_a_source.md, block {number}", "exec", dont_inherit=True), names)
-    assert (tmp_path / "episodes" / "sums" / "episodes.json").is_file()
-
-
-def test_the_readme_and_the_first_page_of_the_site(
-    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its blocks run, with a tiny tokenizer in the place of the model."""
-    pytest.importorskip("tokenizers")
-    from tests.renderers.small import CHATML
-    from tests.renderers.tiny_families import folder_of
-
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(folder_of("qwen3"), tmp_path / "model")
-    (tmp_path / "model" / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
-    shutil.copy(chats_file(), tmp_path / "chats.jsonl")
-    tokenizer = SentencePieceTokenizer(tokenizer_dir / "spm.model")
-    build_sft_cache(chat_files([chats_file()]).iterate(), "cache/sft/chats", tokenizer=tokenizer, val_frac=0.1, seed=1)
-    budget = {"max_train_tokens": UNLIMITED_TOKENS, "max_val_tokens": UNLIMITED_TOKENS, "val_frac": 0.05}
-    build_pretrain_cache(
-        text_files([notes_dir()]).iterate(),
-        "cache/pretrain/notes",
-        tokenizer=tokenizer,
-        shard_bytes=DEFAULT_SHARD_BYTES,
-        seed=1,
-        shuffle_buffer=None,
-        **budget,
-    )
-    names: dict[str, Any] = {}
-    found = [*blocks(REPOSITORY / "README.md"), *blocks(REPOSITORY / "docs" / "index.md")]
-    assert len(found) == 3
-    for number, block in enumerate(found):
-        code = block.replace("~/models/Qwen3-8B", str(tmp_path / "model"))
-        code = code.replace("Qwen/Qwen3-8B", str(tmp_path / "model"))
-        exec(compile(code, f"README.md or docs/index.md, block {number}", "exec"), names)
-
-
-def test_the_page_on_the_doctor(tmp_path: Path) -> None:
-    """All blocks in order; the table of rules is that of the registry, and the JSON has the report's fields."""
-    for library in ("tokenizers", "transformers", "accelerate"):
-        pytest.importorskip(library)
+def test_the_page_on_the_doctor_lists_all_rules_and_the_fields_of_a_report() -> None:
     from niels_gpt.doctor import RULES, diagnose
-    from tests.doctor.test_watch import by_value, tiny_model, trainer_of
-    from tests.renderers.tiny_families import folder_of
 
-    page = REPOSITORY / "docs" / "doctor.md"
-    names: dict[str, object] = {"trainer": trainer_of(tmp_path, by_value), "model": tiny_model()}
-    for number, block in enumerate(blocks(page)):
-        code = block.replace("~/models/Qwen3-8B", str(folder_of("chatml")))
-        exec(compile(code, f"docs/doctor.md, block {number}", "exec"), names)
-    text = page.read_text(encoding="utf-8")
-    told = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| ([\w, ]+) \| (.+) \|$", text, flags=re.MULTILINE)
-    assert told == [(rule.id, rule.severity, ", ".join(rule.applies), rule.title) for rule in RULES.values()]
+    text = (REPOSITORY / "docs" / "doctor.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([a-z-]+)` \| (\w+) \| ([\w, ]+) \| (.+) \|$", text, flags=re.MULTILINE)
+    assert listed == [(rule.id, rule.severity, ", ".join(rule.applies), rule.title) for rule in RULES.values()]
     (block,) = re.findall(r"^```json\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     shown, real = json.loads(block), diagnose([{"input_ids": [1, 2], "labels": [-100, -100]}]).to_json()
     assert shown.keys() == real.keys()
