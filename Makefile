@@ -20,7 +20,7 @@ CASES = --cases 12
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test slow lowest newest check docs man licences dist wheels sbom bench format clean
+.PHONY: help demo quick test slow lowest newest check docs man licences dist sbom bench format clean
 
 help:  ## this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
