@@ -59,7 +59,7 @@ def duplicates(path: Path, near: float | None) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         source = chat_files([str(path)])
-        find_duplicates({"rows": source}, {"rows": [str(path)]}, DuplicateOptions(near=near), Path(folder))
+        find_duplicates({"rows": source}, DuplicateOptions(near=near), Path(folder))
         with (Path(folder) / "left_out.jsonl").open() as lines:
             return f"{sum(1 for _ in lines):,} left out"
 

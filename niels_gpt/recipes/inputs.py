@@ -198,9 +198,8 @@ def _duplicates(loaded: LoadedRecipe, sources: Mapping[str, ChatFiles], progress
     """The check for duplicates of each source; what is found is in OUT/duplicates."""
     options, folder = loaded.recipe.duplicates, loaded.place(loaded.recipe.out) / "duplicates"
     assert options is not None
-    names = {name: [str(file) for file in source.files] for name, source in sources.items()}
     with StagedDirectory(folder, manifest=LIST_NAME, overwrite=True) as staged:
-        found = find_duplicates(sources, names, options, staged.path, progress)
+        found = find_duplicates(sources, options, staged.path, progress)
         staged.commit()
     return {name: replace(each, folder=folder) for name, each in found.items()}
 

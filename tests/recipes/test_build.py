@@ -148,6 +148,7 @@ def test_a_lock_makes_the_same_bytes_elsewhere(folder: Path, tmp_path_factory: p
     dropped = build_recipe(read_recipe(folder / "recipe.toml")).manifests["chats"]["dropped"]
     assert (dropped["duplicate"] >= 10, dropped["contaminated"]) == (True, 1)
     first = {"where": f"{folder}/chats/1.jsonl:1", "duplicate_of": f"{folder}/chats/0.jsonl:1", "similarity": 1.0}
+    first |= {"source": "chats", "reason": "duplicate"}
     left_out = (folder / "made/duplicates/left_out.jsonl").read_text()
     assert first in map(json.loads, left_out.splitlines())
     wanted = {name: sha for name, sha in digests(folder / "made").items() if "left_out" not in name}

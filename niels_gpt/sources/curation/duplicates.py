@@ -11,7 +11,7 @@ A MinHash (library rensa) has `PERMUTATIONS` numbers, of which the share p is eq
 (their Jaccard similarity). It is cut into bands; rows that agree in a whole band are compared. Bands are as long as
 they can be while a pair at the threshold is found with a probability of at least `FOUND`.
 
-MinHashes, 512 bytes a row, are in a file; all else is in memory, some 60 bytes a row.
+MinHashes, 512 bytes a row, are in a file, which is read in portions; memory is some 200 bytes a row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,13 +35,14 @@ from niels_gpt.extras import check_library
 from niels_gpt.messages import Conversation, Message, weight_of
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import NGRAM_WORDS
-from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.curation.filters import Reason, texts_of
-from niels_gpt.sources.curation.ngrams import mixed, ngrams, words_of
-from niels_gpt.store.files import HashedWriter, map_npy
+from niels_gpt.sources.curation.ngrams import UInt64s, mixed, ngrams, words_of
+from niels_gpt.sources.file_source import FileSource
+from niels_gpt.store.files import HashedWriter
 
 ROWS_AT_ONCE: Final = 1024
 PAIRS_AT_ONCE: Final = 4096  # two MinHashes of 512 bytes for each: 4 MiB
+PORTION_BYTES: Final = 1 << 22  # a multiple of the size of a MinHash
 LIST_NAME: Final = "left_out.jsonl"
 NEAR, EXACT = "near_duplicate", "duplicate"
 PERMUTATIONS: Final = 128
@@ -86,17 +87,15 @@ class Duplicates:
     """The rows of one source that are left out as duplicates, as a check of conversations.
 
     Args:
-        folder: where `find_duplicates` wrote them.
+        folder: where `find_duplicates` listed them.
         source: the name of the source.
         digest: sha256 of what was found, so that a build with others is another build.
-        files: the addresses of the source's files, by which the places of its rows are numbered.
     """
 
     folder: Path
     source: str
     digest: str
     options: DuplicateOptions
-    files: tuple[str, ...]
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the check, as a source's `config` records it."""
@@ -104,136 +103,88 @@ class Duplicates:
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
         """Why each conversation is left out, as a code and a sentence; `None` for one that is used."""
-        numbers = {file: number for number, file in enumerate(self.files)}
-        # Whether it is an exact duplicate; `None`: it is none.
-        found = [self._left_out.get(place_of(chat.where, numbers)) for chat in chats]
         sentence = f"a duplicate; {LIST_NAME} says of which row"
-        return [None if is_exact is None else (EXACT if is_exact else NEAR, sentence) for is_exact in found]
+        codes = (self._left_out.get(chat.where) for chat in chats)
+        return [None if code is None else (code, sentence) for code in codes]
 
     @cached_property
-    def _left_out(self) -> dict[int, bool]:
-        """The places of the rows that are left out, and whether each is an exact duplicate."""
-        return dict(map_npy(table_path(self.folder, self.source)).tolist())
+    def _left_out(self) -> dict[str, str]:
+        """The places of the rows that are left out, and the code of each."""
+        with (self.folder / LIST_NAME).open(encoding="utf-8", errors="surrogateescape") as lines:
+            rows = map(json.loads, lines)
+            return {row["where"]: row["reason"] for row in rows if row["source"] == self.source}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Workers read the table again, because it may be large."""
-        return type(self), (self.folder, self.source, self.digest, self.options, self.files)
-
-
-TABLE: Final = np.dtype([("place", "<i8"), ("exact", "?")])
-
-
-def table_path(folder: Path, source: str) -> Path:
-    """The file with the places of a source's rows that are left out."""
-    return folder / f"{source}.npy"
-
-
-def place_of(where: str, numbers: Mapping[str, int]) -> int:
-    """A number for the place of a row: its file's number in bits 40 to 63, its own in 0 to 38.
-
-    Bit 39 is set for a line: `b.jsonl:17` is 1 * 2**40 + 2**39 + 17 where `numbers` has 1 for b.jsonl.
-
-    Raises:
-        UsageError: the place names no row of these files.
-    """
-    is_line = where.rpartition(":")[2].isdigit()
-    file, _, number = where.rpartition(":" if is_line else " row ")
-    if file not in numbers or not number.isdigit():
-        raise UsageError(f"{where}: not a row of {', '.join(numbers)}; duplicates are searched in files only")
-    return numbers[file] << 40 | is_line << 39 | int(number)
-
-
-def where_of(place: int, files: Sequence[str]) -> str:
-    """The place of a row as text: the inverse of `place_of`."""
-    number = place & (1 << 39) - 1
-    return f"{files[place >> 40]}:{number}" if place >> 39 & 1 else f"{files[place >> 40]} row {number}"
+        """Workers read the list again, because it may be large."""
+        return type(self), (self.folder, self.source, self.digest, self.options)
 
 
 def find_duplicates(
-    sources: Mapping[str, ChatSource],
-    files: Mapping[str, Sequence[str]],
+    sources: Mapping[str, FileSource[Conversation]],
     options: DuplicateOptions,
     folder: Path,
     progress: Progress = SILENT,
 ) -> dict[str, Duplicates]:
-    """Find the duplicates within and across sources, and write which rows are left out.
+    """Find the duplicates within and across sources, and list the rows that are left out in `FOLDER/left_out.jsonl`.
 
     Of duplicates the first stays, in the order of the sources and of their rows. The same rows and options give the
-    same files.
-
-    Args:
-        files: the addresses of each source's files, as the places of its rows name them.
-        folder: an existing directory; it gets `left_out.jsonl` and a table for each source.
+    same digest, wherever the files are.
 
     Raises:
         MissingExtra: near duplicates without rensa. InputError, SourceError: reading failed. StorageError: the disk
             refused.
     """
-    hashes, places, owners = array("Q"), array("q"), array("i")
+    hashes, owners = array("Q"), array("i")
+    wheres: list[str] = []
     with storage_errors("writing", folder), tempfile.TemporaryFile(dir=folder) as file:
         for number, (name, source) in enumerate(sources.items()):
             progress.begin(f"looking for duplicates in {name}", unit="rows")
-            numbers = {path: at for at, path in enumerate(files[name])}
             for batch in _batches(source):
                 hashes.extend(map(_hash_of, batch))
-                places.extend(place_of(chat.where, numbers) for chat in batch)
+                wheres += [chat.where for chat in batch]
                 owners.extend([number] * len(batch))
                 if options.near is not None:
                     file.write(minhashes_of([chat.messages for chat in batch], options.words, options.roles).tobytes())
                 progress.advance(len(batch))
         file.flush()
-        minhashes = np.zeros((0, PERMUTATIONS), np.uint32)
-        if file.tell():
-            minhashes = np.memmap(file, dtype="<u4", mode="r").reshape(-1, PERMUTATIONS)
         original = np.arange(len(hashes))
         if options.exact:
             _, firsts, of_row = np.unique(np.array(hashes), return_index=True, return_inverse=True)
             original = firsts[of_row]
-        if len(minhashes) and options.near is not None:
-            original = _joined(original, minhashes, options.near, progress)
+        minhashes = np.zeros((0, PERMUTATIONS), np.uint32)
+        if options.near is not None and wheres:
+            minhashes = np.memmap(file, dtype="<u4", mode="r").reshape(-1, PERMUTATIONS)
+            original = _joined(original, file, minhashes, options.near, progress)
 
-        left_out: list[Pair] = []
-        for row in np.flatnonzero(original != np.arange(len(original))).tolist():
-            first = int(original[row])
-            similarity = None
-            if hashes[row] != hashes[first]:
-                similarity = round(float((minhashes[row] == minhashes[first]).mean()), 4)
-            pair = [(owners[one], places[one]) for one in (row, first)]
-            left_out.append((pair[0], pair[1], similarity))
-        digest = _write(folder, {name: tuple(files[name]) for name in sources}, left_out)
-    return {name: Duplicates(folder, name, digest, options, tuple(files[name])) for name in sources}
-
-
-# The number of a row's source and its place, those of the row that it duplicates, and their similarity; `None`: exact.
-Pair = tuple[tuple[int, int], tuple[int, int], float | None]
-
-
-def _write(folder: Path, files: Mapping[str, Sequence[str]], left_out: Sequence[Pair]) -> str:
-    """Write the list of all rows that are left out, and a table for each source; the sha256 of the list.
-
-    The hash is of numbers of sources and rows, not of paths, so that it is the same elsewhere.
-    """
-    digest, of_source = hashlib.sha256(), [*files.values()]
-    tables: list[list[tuple[int, bool]]] = [[] for _ in files]
-    out = HashedWriter(folder / LIST_NAME)
-    try:
-        for row, first, similarity in left_out:
-            shown = 1.0 if similarity is None else similarity
-            digest.update(json.dumps([[row, first], shown]).encode())
-            where, of_first = (where_of(place, of_source[source]) for source, place in (row, first))
-            line = {"where": where, "duplicate_of": of_first, "similarity": shown}
-            # The name of a file may have bytes that are no UTF-8.
-            out.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))
-            tables[row[0]].append((row[1], similarity is None))
-        out.close()
-    finally:
-        out.abandon()
-    for name, table in zip(files, tables, strict=True):
-        np.save(table_path(folder, name), np.array(sorted(table), TABLE), allow_pickle=False)
-    return digest.hexdigest()
+        # Of numbers, not of paths, so that it is the same elsewhere.
+        digest, names = hashlib.sha256(), [*sources]
+        numbers = {str(file): number for source in sources.values() for number, file in enumerate(source.files)}
+        out = HashedWriter(folder / LIST_NAME)
+        try:
+            for row in np.flatnonzero(original != np.arange(len(original))).tolist():
+                first, similarity = int(original[row]), 1.0
+                is_exact = hashes[row] == hashes[first]
+                if not is_exact:
+                    similarity = round(float((minhashes[row] == minhashes[first]).mean()), 4)
+                places = [[owners[one], *_place_of(wheres[one], numbers)] for one in (row, first)]
+                digest.update(json.dumps([places, similarity]).encode())
+                line = {"where": wheres[row], "duplicate_of": wheres[first], "similarity": similarity}
+                line |= {"source": names[owners[row]], "reason": EXACT if is_exact else NEAR}
+                # The name of a file may have bytes that are no UTF-8.
+                out.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape"))
+            out.close()
+        finally:
+            out.abandon()
+    return {name: Duplicates(folder, name, digest.hexdigest(), options) for name in sources}
 
 
-def _batches(source: ChatSource) -> Iterator[list[Conversation]]:
+def _place_of(where: str, numbers: Mapping[str, int]) -> tuple[int, str]:
+    """The number of a row's file, and the row's own."""
+    file, _, row = where.rpartition(" row " if " row " in where else ":")
+    return numbers[file], row
+
+
+def _batches(source: FileSource[Conversation]) -> Iterator[list[Conversation]]:
     # A row that no build can use must not be the one that stays, in place of one that can be used.
     rows = (
         row
@@ -273,21 +224,20 @@ def minhashes_of(chats: Sequence[Sequence[Message]], words: int, roles: Sequence
     return rows.reshape(len(chats), PERMUTATIONS)
 
 
-def _joined(original: Int64s, minhashes: UInt32s, threshold: float, progress: Progress) -> Int64s:
+def _joined(original: Int64s, file: IO[bytes], minhashes: UInt32s, threshold: float, progress: Progress) -> Int64s:
     """The first row of each row's group, where rows of at least this similarity are in one group.
 
     Args:
         original: for each row the first that it equals, itself if none; only these first rows are compared.
+        file: the bytes of the MinHashes, which are read in portions; few of the mapped ones are looked at.
     """
     length = band_length(threshold)
     firsts = original == np.arange(len(original))
     progress.begin("comparing rows", total=PERMUTATIONS // length, unit="bands")
     for at in range(0, PERMUTATIONS, length):
-        band = np.ascontiguousarray(minhashes[:, at : at + length])
-        rows = np.flatnonzero(firsts & band.any(axis=1))  # a row without words has zeros, and equals no other
-        keys = np.zeros(len(rows), dtype=np.uint64)
-        for column in band[rows].T:
-            keys = mixed(keys ^ column)
+        keys = _keys(file, at, length)
+        rows = np.flatnonzero(firsts & (keys != 0))  # a row without words equals no other
+        keys = keys[rows]
         rows = rows[np.argsort(keys, kind="stable")]
         keys.sort()
         begins = np.concatenate([[True], keys[1:] != keys[:-1]]) if len(keys) else np.zeros(0, np.bool_)
@@ -300,6 +250,19 @@ def _joined(original: Int64s, minhashes: UInt32s, threshold: float, progress: Pr
             _join(original, pairs, minhashes, threshold)
         progress.advance(1)
     return original
+
+
+def _keys(file: IO[bytes], at: int, length: int) -> UInt64s:
+    """A hash of each row's band of `length` numbers from `at` on, shape (rows,); 0 for a row without words."""
+    file.seek(0)
+    keys: list[UInt64s] = [np.zeros(0, np.uint64)]
+    while portion := file.read(PORTION_BYTES):
+        band = np.frombuffer(portion, "<u4").reshape(-1, PERMUTATIONS)[:, at : at + length]
+        mix = np.zeros(len(band), np.uint64)
+        for column in band.T:
+            mix = mixed(mix ^ column)
+        keys.append(mix)
+    return np.concatenate(keys)
 
 
 def _join(original: Int64s, pairs: Int64s, minhashes: UInt32s, threshold: float) -> None:
