@@ -1,16 +1,17 @@
-"""Writes docs/museum.md from the exhibits in tests/museum: python -m docs.museum"""
+"""Writes docs/museum.md from its words (museum.toml) and the exhibits in tests/museum: python -m docs.museum"""
 
 from __future__ import annotations
 
 import inspect
+import tomllib
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from textwrap import fill
 from types import ModuleType
 from typing import Final
 
 from niels_gpt.doctor.rules import RULES, thread_url
-from tests.museum.exhibit import Exhibit
-from tests.museum.hall import HALL
 
 HERE = Path(__file__).parent
 WIDTH: Final = 120
@@ -53,17 +54,53 @@ ELSEWHERE: Final = (
 )
 
 
+@dataclass(frozen=True)
+class Exhibit:
+    """The words of an exhibit, and the module with its `naive`; see museum.toml."""
+
+    number: int
+    module: ModuleType
+    title: str
+    happened: str
+    hidden: str
+    caught: str
+    rules: list[str]
+    threads: list[str]
+
+    @property
+    def heading(self) -> str:
+        """Number and title."""
+        return f"{self.number}. {self.title}"
+
+    @property
+    def anchor(self) -> str:
+        """As GitHub makes them: small letters, dashes for spaces, nothing but letters, digits and dashes."""
+        small = self.heading.lower().replace(" ", "-")
+        return "".join(letter for letter in small if letter.isalnum() or letter == "-")
+
+
+def exhibits() -> list[Exhibit]:
+    """All exhibits, most painful first."""
+    words = tomllib.loads((HERE / "museum.toml").read_text(encoding="utf-8"))
+    return [
+        Exhibit(number, import_module(f"tests.museum.{name}"), **label)
+        for number, (name, label) in enumerate(words.items(), 1)
+    ]
+
+
 def page() -> str:
     """The whole page."""
-    rows = "\n".join(_row(module.EXHIBIT) for module in HALL)
+    shown = exhibits()
+    rows = "\n".join(_row(exhibit) for exhibit in shown)
     parts = [
         "# The museum",
         *(fill(text, WIDTH) for text in INTRODUCTION),
         f"| | | the doctor's rule |\n|--:|---|---|\n{rows}",
-        *map(exhibit, HALL),
+        *map(_section, shown),
         "## Not here",
         fill(
-            f"These parts of the {len(HALL)} problems are outside this package, so there is no exhibit for them:", WIDTH
+            f"These parts of the {len(shown)} problems are outside this package, so there is no exhibit for them:",
+            WIDTH,
         ),
         "\n".join(
             fill(f"* {what} ({number}). {why}", WIDTH, subsequent_indent="  ") for number, what, why in ELSEWHERE
@@ -72,36 +109,24 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(label: Exhibit) -> str:
-    rules = ", ".join(f"`{rule}`" for rule in label.rules) or "none"
-    return f"| {label.number} | [{label.title}](#{_anchor(label)}) | {rules} |"
+def _row(exhibit: Exhibit) -> str:
+    rules = ", ".join(f"`{rule}`" for rule in exhibit.rules) or "none"
+    return f"| {exhibit.number} | [{exhibit.title}](#{exhibit.anchor}) | {rules} |"
 
 
-def _heading(label: Exhibit) -> str:
-    return f"{label.number}. {label.title}"
-
-
-def _anchor(label: Exhibit) -> str:
-    """As GitHub makes them: small letters, dashes for spaces, nothing but letters, digits and dashes."""
-    small = _heading(label).lower().replace(" ", "-")
-    return "".join(letter for letter in small if letter.isalnum() or letter == "-")
-
-
-def exhibit(module: ModuleType) -> str:
-    """One exhibit."""
-    label: Exhibit = module.EXHIBIT
-    name = module.__name__.replace(".", "/")
-    links = ", ".join(f"[{thread}]({thread_url(thread)})" for thread in label.threads)
+def _section(exhibit: Exhibit) -> str:
+    name = exhibit.module.__name__.replace(".", "/")
+    links = ", ".join(f"[{thread}]({thread_url(thread)})" for thread in exhibit.threads)
     rules = [
         fill(f"* `{rule.id}` ({rule.severity}): {rule.title}. {rule.fix}", WIDTH, subsequent_indent="  ")
-        for rule in map(RULES.__getitem__, label.rules)
+        for rule in map(RULES.__getitem__, exhibit.rules)
     ]
     parts = [
-        f"## {_heading(label)}",
-        fill(f"**What happened.** {label.happened}", WIDTH),
-        fill(f"**Why no curve showed it.** {label.hidden}", WIDTH),
-        f"```python\n{inspect.getsource(module.naive).rstrip()}\n```",
-        fill(f"**How it is caught.** {label.caught}", WIDTH),
+        f"## {exhibit.heading}",
+        fill(f"**What happened.** {exhibit.happened}", WIDTH),
+        fill(f"**Why no curve showed it.** {exhibit.hidden}", WIDTH),
+        f"```python\n{inspect.getsource(exhibit.module.naive).rstrip()}\n```",
+        fill(f"**How it is caught.** {exhibit.caught}", WIDTH),
         *(["\n".join(rules)] if rules else []),
         f"Threads: {links}. The test: [{name}.py](../{name}.py).",
     ]

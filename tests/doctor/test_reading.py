@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("pyarrow")
 
+from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.cache.build_cache import build_pretrain_cache, build_sft_cache
 from niels_gpt.doctor import diagnose
 from niels_gpt.doctor import examine as pool
 from niels_gpt.episodes import build_episodes
 from niels_gpt.errors import InputError, UsageError
+from niels_gpt.export import export
 from niels_gpt.inputs.opened import open_input
 from niels_gpt.inputs.parts import SLICE_ROWS
+from niels_gpt.messages import Conversation
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
@@ -70,15 +74,6 @@ def as_saved_dataset(made: list[Row], folder: Path) -> Path:
     datasets = pytest.importorskip("datasets")
     path = folder / "saved"
     datasets.Dataset.from_list(made).save_to_disk(str(path))
-    return path
-
-
-def as_directory(made: list[Row], folder: Path) -> Path:
-    path = folder / "parts"
-    path.mkdir()
-    for number in range(2):
-        part = as_parquet(made[number::2], folder)
-        part.rename(path / f"part-{number}.parquet")
     return path
 
 
@@ -133,20 +128,6 @@ def test_rows_without_a_mask_are_found_alone_and_in_whole_slices(
     assert written == rows(samples("chatml", chats(600)))
 
 
-def test_labels_that_are_no_numbers_are_not_taken_for_none() -> None:
-    made = rows(samples("chatml", chats(20)))
-    made[3]["labels"] = "none"
-    del made[4]["labels"]
-    report = diagnose(made, renderer=renderer_of("chatml"))
-    found = {finding.rule: [evidence.row for evidence in finding.evidence] for finding in report.findings}
-    assert found == {"unusable-row": [3], "mask-missing": [4]}
-
-
-def test_a_column_that_no_row_fills_is_no_mask(tmp_path: Path) -> None:
-    made = [row | {"labels": []} for row in rows(samples("chatml"))]
-    assert diagnose(as_parquet(made, tmp_path), renderer=renderer_of("chatml")).rules("warning") == ["mask-missing"]
-
-
 def test_files_that_are_passed_over_are_in_the_report(tmp_path: Path) -> None:
     path = as_jsonl(as_rows(chats(2)), tmp_path)
     (tmp_path / ".hidden.jsonl").write_bytes(path.read_bytes())
@@ -155,14 +136,6 @@ def test_files_that_are_passed_over_are_in_the_report(tmp_path: Path) -> None:
     report = diagnose(tmp_path)
     assert report.rows == 2
     assert report.to_json()["source"]["passed_over"] == {"hidden": 1, "the same file": 1, "empty": 1}
-
-
-def test_rows_are_numbered_through_all_files_of_a_directory(tmp_path: Path) -> None:
-    report = diagnose(as_directory(broken_rows(), tmp_path), renderer=renderer_of("chatml"))
-    finding = report.finding("mask-all-zero")
-    assert finding is not None
-    assert finding.evidence[0].row == 22  # row 3 is the second of the second file, behind 21 of the first
-    assert finding.evidence[0].where.endswith("part-1.parquet row 1")
 
 
 @pytest.mark.parametrize(
@@ -176,52 +149,6 @@ def test_conversations_are_judged_alike_however_they_are_stored(form: Any, tmp_p
     assert finding is not None
     assert [(evidence.row, evidence.message) for evidence in finding.evidence] == [(4, 1)]
     assert report.rules("warning") == ["empty-answer"]
-
-
-def test_a_broken_line_is_a_finding_with_its_line(tmp_path: Path) -> None:
-    path = as_jsonl(as_rows(chats(3)), tmp_path)
-    path.write_text(path.read_text() + "\n{broken\n")
-    report = diagnose(path, renderer=renderer_of("chatml"))
-    finding = report.finding("unusable-row")
-    assert finding is not None
-    assert (finding.evidence[0].row, finding.evidence[0].where) == (3, f"{path}:5")
-
-
-def test_a_broken_line_of_ids_is_one_finding(tmp_path: Path) -> None:
-    path = as_jsonl(rows(samples("chatml")), tmp_path)
-    path.write_text(path.read_text() + "{broken\n")
-    assert diagnose(path, renderer=renderer_of("chatml")).rules("warning") == ["unusable-row"]
-
-
-def test_our_own_sft_cache_needs_no_tokenizer(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    build_sft_cache(
-        chat_files([chats_file()]).iterate(), str(tmp_path / "cache"), tokenizer=tokenizer, val_frac=0.1, seed=1
-    )
-    report = diagnose(tmp_path / "cache", max_length=40)
-    assert report.rules("error") == []
-    assert report.rows == 100
-    finding = report.finding("over-long")
-    assert finding is not None
-    assert set(finding.details["policies"]) == {"head", "tail", "drop_partial_turn", "skip"}
-
-
-def test_episodes_of_ours_by_their_renderer(tmp_path: Path) -> None:
-    renderer = renderer_of("qwen2.5")
-    from niels_gpt.builds.conversation_encoders import as_encoder
-
-    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes", encoder=as_encoder(renderer))
-    report = diagnose(tmp_path / "episodes", renderer=renderer)
-    assert report.rules("error") == []
-    assert report.rows == 100
-    assert report.finding("format-not-understood") is None
-
-
-def test_an_input_that_is_none_says_what_was_expected(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
-        diagnose(tmp_path / "absent.jsonl")
-    (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(InputError, match="a text; expected rows"):
-        diagnose(tmp_path / "notes.txt")
 
 
 def test_a_cache_of_plain_text_is_refused(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
@@ -249,41 +176,6 @@ def test_a_folder_of_several_kinds_has_the_rows_and_numbers_of_the_explorer(tmp_
     assert [place.row for place in found.evidence] == seen == [2, 6]
 
 
-@pytest.mark.parametrize("form", [as_jsonl, as_json, as_parquet, lambda made, _: made])
-def test_a_sample_is_drawn_by_its_seed_and_keeps_row_numbers(form: Any, tmp_path: Path) -> None:
-    source = form(broken_rows(), tmp_path)
-    opened = open_input(source)
-    numbers = np.concatenate([part for part, _ in opened.slices(10, seed=3)])
-    assert len(numbers) == 10
-    assert (np.diff(numbers) > 0).all()
-    assert numbers.tolist() == np.concatenate([part for part, _ in opened.slices(10, seed=3)]).tolist()
-    assert numbers.tolist() != np.concatenate([part for part, _ in opened.slices(10, seed=4)]).tolist()
-    report = diagnose(source, renderer=renderer_of("chatml"), sample=30, seed=3)
-    assert report.rows == 30
-    wrong = {"mask-all-zero": 3, "id-out-of-range": 7, "unusable-row": 20, "empty-row": 30}
-    for finding in report.findings:
-        assert all(evidence.row == wrong.get(finding.rule, evidence.row) for evidence in finding.evidence)
-
-
-def test_a_sample_of_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 1"):
-        diagnose(as_rows(chats(2)), sample=0)
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ({"train": as_rows(chats(2)), "test": []}, "a dict with 'train', 'test'; expected rows"),
-        (renderer_of("chatml"), "expected rows, a path"),
-        (5, "the input is a int; expected rows, a path"),
-        (chats(1)[0], r"a list of messages; expected rows.*\[messages\]"),
-    ],
-)
-def test_an_object_that_is_no_rows_is_refused(source: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        diagnose(source)
-
-
 @pytest.mark.parametrize("kind", ["chats", "tokens"])
 def test_the_report_is_the_same_whatever_the_number_of_workers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -303,24 +195,89 @@ def test_the_report_is_the_same_whatever_the_number_of_workers(
     assert {"duplicate-row", "empty-answer" if kind == "chats" else "mask-all-one"} <= set(one.rules())
 
 
-@pytest.mark.parametrize("to", ["hf", "trl"])
-def test_our_own_exports_are_read_where_they_lie(to: str, tmp_path: Path, tokenizer: Any) -> None:
-    """The manifest and the page that an export writes beside its data are no data."""
-    from niels_gpt.export import export
+def test_labels_of_every_kind_are_told_apart(tmp_path: Path) -> None:
+    """No numbers are unusable, none are a missing mask, and a column that no row fills is no mask."""
+    made = rows(samples("chatml", chats(20)))
+    made[3]["labels"] = "none"
+    del made[4]["labels"]
+    report = diagnose(made, renderer=renderer_of("chatml"))
+    found = {finding.rule: [evidence.row for evidence in finding.evidence] for finding in report.findings}
+    assert found == {"unusable-row": [3], "mask-missing": [4]}
+    bare = [row | {"labels": []} for row in rows(samples("chatml"))]
+    assert diagnose(as_parquet(bare, tmp_path), renderer=renderer_of("chatml")).rules("warning") == ["mask-missing"]
 
-    build_episodes(chat_files([chats_file()]).iterate(), tmp_path / "episodes", encoder=tokenizer, val_frac=0.0)
-    export(tmp_path / "episodes", to, tmp_path / "out")
-    report = diagnose(tmp_path / "out", workers=1)
-    assert report.rows == 100
-    assert not report.failed("error")
+
+@pytest.mark.parametrize("kind", ["chats", "tokens"])
+def test_a_broken_line_is_one_finding_with_its_line(kind: str, tmp_path: Path) -> None:
+    path = as_jsonl(as_rows(chats(3)) if kind == "chats" else rows(samples("chatml", chats(3))), tmp_path)
+    path.write_text(path.read_text() + "\n{broken\n")
+    report = diagnose(path, renderer=renderer_of("chatml"))
+    finding = report.finding("unusable-row")
+    assert finding is not None
+    assert (finding.count, finding.evidence[0].row, finding.evidence[0].where) == (1, 3, f"{path}:5")
+    assert report.rules("warning") == ["unusable-row"]
 
 
-def test_rows_with_other_columns_are_not_taken_for_empty(tmp_path: Path) -> None:
-    """A file whose conversations have another name was a warning, and the command ended with 0."""
+def test_rows_with_other_columns_are_unusable_and_not_empty(tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_text('{"dialog": [{"role": "user", "content": "hi"}]}\n{"messages": []}\n')
     report = diagnose(path)
-    assert report.rules("error") == ["unusable-row"]
     empty = report.finding("empty-row")
     assert empty is not None
-    assert [evidence.row for evidence in empty.evidence] == [1]
+    assert (report.rules("error"), [evidence.row for evidence in empty.evidence]) == (["unusable-row"], [1])
+
+
+@pytest.mark.parametrize("form", [as_jsonl, as_json, as_parquet, lambda made, _: made])
+def test_a_sample_is_drawn_by_its_seed_and_keeps_row_numbers(form: Any, tmp_path: Path) -> None:
+    source = form(broken_rows(), tmp_path)
+    drawn = [np.concatenate([part for part, _ in open_input(source).slices(10, seed)]).tolist() for seed in (3, 3, 4)]
+    assert drawn[0] == drawn[1] == sorted(drawn[0]) != drawn[2]
+    report = diagnose(source, renderer=renderer_of("chatml"), sample=30, seed=3)
+    assert report.rows == 30
+    wrong = {"mask-all-zero": 3, "id-out-of-range": 7, "unusable-row": 20, "empty-row": 30}
+    for finding in report.findings:
+        assert all(evidence.row == wrong.get(finding.rule, evidence.row) for evidence in finding.evidence)
+    with pytest.raises(UsageError, match="at least 1"):
+        diagnose(source, sample=0)
+
+
+def test_datasets_of_ours_and_their_exports_are_clean(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """Examples need no tokenizer, episodes their renderer; what an export writes beside its data is no data."""
+    given = list(chat_files([chats_file()]).iterate())
+    build_sft_cache(given, str(tmp_path / "cache"), tokenizer=tokenizer, val_frac=0.1, seed=1)
+    renderer = renderer_of("qwen2.5")
+    build_episodes(given, tmp_path / "episodes", encoder=as_encoder(renderer), val_frac=0.0)
+    export(tmp_path / "episodes", "trl", tmp_path / "out")
+    for path, options in (("cache", {"max_length": 40}), ("episodes", {"renderer": renderer}), ("out", {})):
+        report = diagnose(tmp_path / path, **options)  # type: ignore[arg-type]
+        assert (report.rules("error"), report.rows) == ([], 100)
+        assert report.finding("format-not-understood") is None
+        if path == "cache":
+            finding = report.finding("over-long")
+            assert finding is not None
+            assert set(finding.details["policies"]) == {"head", "tail", "drop_partial_turn", "skip"}
+
+
+def test_a_dataset_rebuilt_in_its_place_is_read_anew(tmp_path: Path) -> None:
+    found = []
+    for n in (7, 3, 7):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        given = [Conversation(messages) for messages in chats(n)]  # type: ignore[arg-type]
+        build_episodes(given, tmp_path / "data", encoder=as_encoder(renderer_of("ngpt")))
+        report = diagnose(tmp_path / "data")
+        found.append((report.rows, report.tokens))
+    assert [rows for rows, _ in found] == [7, 3, 7]
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ({"train": as_rows(chats(2)), "test": []}, "a dict with 'train', 'test'; expected rows"),
+        (5, "the input is a int; expected rows, a path"),
+        (chats(1)[0], r"a list of messages; expected rows.*\[messages\]"),
+    ],
+)
+def test_an_object_that_is_no_rows_is_refused(source: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        diagnose(source)

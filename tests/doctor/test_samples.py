@@ -119,35 +119,34 @@ def test_the_samples_are_no_error_by_real_tokenizers(family: str) -> None:
 
 @needs_assets
 @pytest.mark.parametrize(
-    "name",
+    ("name", "options"),
     [
-        "qwen3-8b",
-        "llama-3.1-8b-instruct",
-        pytest.param("gemma-3-1b-it", marks=pytest.mark.slow),
-        pytest.param("mistral-nemo-instruct-2407", marks=pytest.mark.slow),
+        ("qwen3-8b", {}),
+        ("gpt-oss-20b", {"date": "2026-01-31"}),
+        pytest.param("llama-3.1-8b-instruct", {}, marks=pytest.mark.slow),
+        pytest.param("gemma-3-1b-it", {}, marks=pytest.mark.slow),
+        pytest.param("mistral-nemo-instruct-2407", {}, marks=pytest.mark.slow),
     ],
 )
-def test_the_samples_are_no_error_by_official_templates(name: str) -> None:
+def test_the_samples_are_no_error_by_official_templates(name: str, options: dict[str, str]) -> None:
+    if not (ASSETS / name / "tokenizer.json").is_file():
+        pytest.skip(f"no {name}")
     try:
-        renderer = create_renderer(encoder_at(ASSETS / name), "template")
+        renderer = RendererOptions("template", **options).open(str(ASSETS / name))  # type: ignore[arg-type]
     except NielsError as error:
         pytest.skip(str(error))
-    check_template(renderer)
-
-
-@needs_assets
-def test_the_samples_are_no_error_by_the_official_template_of_gpt_oss_and_a_date() -> None:
-    folder = ASSETS / "gpt-oss-20b"
-    if not (folder / "tokenizer.json").is_file():
-        pytest.skip(f"no {folder}")
-    check_template(RendererOptions("template", date="2026-01-31").open(str(folder)))
-
-
-def check_template(renderer: Any) -> None:
     assert not isinstance(renderer, Family)
     assert infer_layout(renderer).trusted
     check_chats(renderer)
     assert diagnose(rendered_rows(renderer), renderer=renderer).rules("error") == []
+
+
+# ---- formats whose turns are not one header, one text and one stop
+
+
+def labelled(renderer: Any, conversations: Any) -> list[dict[str, Any]]:
+    made = [renderer.render(messages) for messages in conversations]
+    return [{"input_ids": list(one.token_ids), "labels": list(one.labels())} for one in made]
 
 
 HEADERLESS = [
@@ -168,9 +167,8 @@ def test_answers_without_a_header_are_turns_of_their_own(messages: list[Any]) ->
     own = [at for at, owner in enumerate(made.message_indices) if owner == first]
     row["labels"][own[-1]] = -100
     assert "eot-not-trained" in diagnose([row], renderer=renderer).rules("error")
-    row["labels"] = [
-        token if owner != first else -100 for token, owner in zip(row["labels"], made.message_indices, strict=True)
-    ]
+    for at in own:
+        row["labels"][at] = -100
     assert diagnose([row], renderer=renderer).rules("error") == []
 
 
@@ -179,32 +177,11 @@ def test_an_answer_of_several_messages_is_one_turn() -> None:
     renderer = renderer_of("inkling")
     layout = infer_layout(renderer)
     assert layout.joins_parts
-    rows = []
-    for messages in made_chats(turns=1, reasons=True):
-        made = renderer.render(messages)
-        rows.append({"input_ids": made.token_ids, "labels": made.labels()})
+    rows = labelled(renderer, made_chats(turns=1, reasons=True))
     assert diagnose(rows, renderer=renderer).rules() == []
-    stop = layout.stops[0]
     for row in rows:
-        row["labels"] = [-100 if token == stop else token for token in row["labels"]]
+        row["labels"] = [-100 if token == layout.stops[0] else token for token in row["labels"]]
     assert diagnose(rows, renderer=renderer).rules("error") == ["eot-not-trained"]
-    for row in rows:
-        row["labels"] = list(row["input_ids"])
-    assert diagnose(rows, renderer=renderer).rules("error") == ["mask-all-one"]
-
-
-def channelled(renderer: Any, *, openers: bool) -> list[dict[str, Any]]:
-    """Rows with reasoning in a channel of its own; the opener between the channels is trained or not."""
-    rows = []
-    for messages in made_chats(turns=1, reasons=True):
-        made = renderer.render(messages)
-        labels = [token if said else -100 for token, said in zip(made.token_ids, made.sampled_mask, strict=True)]
-        inner = [at for at in occurrences(np.array(made.token_ids), opener_of(renderer)) if made.sampled_mask[at]]
-        assert len(inner) == 1
-        for at in range(inner[0], inner[0] + len(opener_of(renderer))):
-            labels[at] = made.token_ids[at] if openers else -100
-        rows.append({"input_ids": made.token_ids, "labels": labels})
-    return rows
 
 
 def opener_of(renderer: Any) -> tuple[int, ...]:
@@ -212,57 +189,52 @@ def opener_of(renderer: Any) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("openers", [True, False])
-def test_channels_are_no_header_and_no_hole_whichever_of_their_openers_is_trained(openers: bool) -> None:
+def test_openers_of_channels_may_be_trained_or_not(openers: bool) -> None:
     renderer = renderer_of("gpt-oss")
-    assert infer_layout(renderer).repeats_opener
-    rows = channelled(renderer, openers=openers)
+    opener = opener_of(renderer)
+    rows = labelled(renderer, made_chats(turns=1, reasons=True))
+    for row in rows:
+        _, inner = occurrences(np.array(row["input_ids"]), opener).tolist()
+        for at in range(inner, inner + len(opener)):
+            row["labels"][at] = row["input_ids"][at] if openers else -100
     assert set(diagnose(rows, renderer=renderer).rules()) == {"eot-not-in-stop-set"}
     for row in rows:  # and what is a header still is
-        at = occurrences(np.array(row["input_ids"]), opener_of(renderer))[0]
+        at = occurrences(np.array(row["input_ids"]), opener)[0]
         row["labels"][at] = row["input_ids"][at]
     assert "header-trained" in diagnose(rows, renderer=renderer).rules()
 
 
-def with_headers(renderer: Any, header: str) -> list[dict[str, Any]]:
-    """Rows of gpt-oss in which this text is between `<|start|>assistant` and `<|message|>`, with its control tokens."""
-    message = renderer.encoder.added_ids["<|message|>"]
+# Text between `<|start|>assistant` and `<|message|>` of gpt-oss, with control tokens, and a message before the last
+# answer. The model writes the channel itself, so it is sampled text, but a server reads answers by it.
+HEADERS = [
+    *((header, "", ["header-drift"]) for header in ("", "<|channel|>thoughts", "<|channel|>", "analysis")),
+    ("<|channel|>final", "", []),
+    ("<|channel|>commentary to=functions.rain <|constrain|>json", "", []),
+    (" to=functions.rain<|channel|>commentary json", "", []),
+    ("<|channel|>analysis to=browser.search code", "", []),
+    *(("<|channel|>final", tool, []) for tool in ("browser.search", "python", "functions.rain")),
+]
+
+
+@pytest.mark.parametrize(("header", "tool", "errors"), HEADERS)
+def test_headers_of_gpt_oss_are_those_of_its_channels(header: str, tool: str, errors: list[str]) -> None:
+    renderer = renderer_of("gpt-oss")
+    opener, message = opener_of(renderer), renderer.encoder.added_ids["<|message|>"]
     words = renderer.encoder.encode_pieces([header], [True])[0].tolist()
-    rows = []
-    for messages in made_chats(turns=2):
-        made = renderer.render(messages)
-        ids, labels = list(made.token_ids), list(made.labels())
-        for start in occurrences(np.array(ids), opener_of(renderer)).tolist()[::-1]:
-            first = start + len(opener_of(renderer))
+    result = f"<|start|>{tool} to=assistant<|channel|>commentary<|message|>4 degrees<|end|>"
+    result_ids = renderer.encoder.encode_pieces([result], [True])[0].tolist() if tool else []
+    rows = labelled(renderer, made_chats(turns=2))
+    for row in rows:
+        ids, labels = row["input_ids"], row["labels"]
+        for start in occurrences(np.array(ids), opener).tolist()[::-1]:
+            first = start + len(opener)
             stop = ids.index(message, first)
             ids[first:stop], labels[first:stop] = words, words
-        rows.append({"input_ids": ids, "labels": labels})
-    return rows
-
-
-@pytest.mark.parametrize("header", ["", "<|channel|>thoughts", "<|channel|>", "analysis"])
-def test_a_channel_that_the_format_does_not_have_is_another_header(header: str) -> None:
-    """The model writes the channel itself, so it is sampled text, but a server reads answers by it."""
-    renderer = renderer_of("gpt-oss")
-    report = diagnose(with_headers(renderer, header), renderer=renderer)
-    assert report.rules("error") == ["header-drift"]
-    found = report.finding("header-drift")
-    assert found is not None
-    assert (found.rows, found.count) == (8, 16)
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "<|channel|>final",
-        "<|channel|>analysis",
-        "<|channel|>commentary to=functions.rain <|constrain|>json",
-        " to=functions.rain<|channel|>commentary json",
-        "<|channel|>analysis to=browser.search code",
-    ],
-)
-def test_headers_that_gpt_oss_writes_are_its_own(header: str) -> None:
-    renderer = renderer_of("gpt-oss")
-    assert diagnose(with_headers(renderer, header), renderer=renderer).rules("error") == []
+        at = occurrences(np.array(ids), opener)[-1]
+        ids[at:at], labels[at:at] = result_ids, [-100] * len(result_ids)
+    report = diagnose(rows, renderer=renderer)
+    assert report.rules("error") == errors
+    assert {finding.count for finding in report.findings if finding.rule in errors} <= {16}
 
 
 @pytest.mark.parametrize("shift", [0, -3, 3])
@@ -270,12 +242,11 @@ def test_packed_texts_begin_with_the_message_that_the_template_inserts(shift: in
     """gpt-oss's template writes a system message of its own before the conversation's, which is for developers."""
     renderer = renderer_of("gpt-oss")
     told = {"role": "system", "content": "Be brief"}
-    made = [renderer.render([told, *messages] if n % 2 else messages) for n, messages in enumerate(made_chats())]
+    made = labelled(renderer, [[told, *messages] if n % 2 else messages for n, messages in enumerate(made_chats())])
     rows = []
-    for first, second in zip(made[::2], made[1::2], strict=True):
-        n, m = len(first.token_ids), len(second.token_ids)
-        row = {"input_ids": [*first.token_ids, *second.token_ids], "labels": [*first.labels(), *second.labels()]}
-        rows.append(row | {"seq_lengths": [n + shift, m - shift]})
+    for one, two in zip(made[::2], made[1::2], strict=True):
+        lengths = [len(one["labels"]) + shift, len(two["labels"]) - shift]
+        rows.append({name: one[name] + two[name] for name in one} | {"seq_lengths": lengths})
     assert ("packing-lengths" in diagnose(rows, renderer=renderer).rules()) == bool(shift)
     for row in rows:
         del row["seq_lengths"]
@@ -290,32 +261,17 @@ PARTS = (
 )
 
 
-def test_text_after_the_part_of_a_header_that_the_model_writes_is_not_judged() -> None:
-    """A format whose models repeat the opener, too, but have no channels: any text may follow `<|vision_start|>`."""
+def test_text_after_a_header_that_the_model_writes_is_not_judged() -> None:
+    """A format whose models repeat the opener, but have no channels: any text may follow `<|vision_start|>`."""
     renderer = by_template("qwen2.5", PARTS)
     layout = infer_layout(renderer)
     assert layout.trusted
     assert layout.repeats_opener
-    rows = []
-    for messages in made_chats(turns=2, reasons=True):
-        made = renderer.render(messages)
-        rows.append({"input_ids": made.token_ids, "labels": made.labels()})
+    rows = labelled(renderer, made_chats(turns=2, reasons=True))
     assert "header-drift" not in diagnose(rows, renderer=renderer).rules()
 
 
-@pytest.mark.parametrize("tool", ["browser.search", "python", "functions.rain"])
-def test_results_of_gpt_osss_own_tools_are_no_other_header(tool: str) -> None:
-    renderer = renderer_of("gpt-oss")
-    result = f"<|start|>{tool} to=assistant<|channel|>commentary<|message|>4 degrees<|end|>"
-    words = renderer.encoder.encode_pieces([result], [True])[0].tolist()
-    rows = with_headers(renderer, "<|channel|>final")
-    for row in rows:
-        at = occurrences(np.array(row["input_ids"]), opener_of(renderer))[-1]
-        row["input_ids"][at:at], row["labels"][at:at] = words, [-100] * len(words)
-    assert diagnose(rows, renderer=renderer).rules("error") == []
-
-
-def test_a_token_that_models_write_and_templates_do_not_is_no_forgery() -> None:
+def test_a_token_that_only_models_write_is_no_forgery_and_a_cut_channel_begins_mid_turn() -> None:
     renderer = renderer_of("gpt-oss")
     constrain = renderer.encoder.added_ids["<|constrain|>"]
     rows = rendered_rows(renderer)
@@ -323,31 +279,25 @@ def test_a_token_that_models_write_and_templates_do_not_is_no_forgery() -> None:
         at = max(at for at, label in enumerate(row["labels"]) if label >= 0)
         row["input_ids"].insert(at, constrain)
         row["labels"].insert(at, constrain)
-    assert "special-tokens-in-content" not in diagnose(rows, renderer=renderer).rules()
-
-
-def test_a_row_that_begins_in_a_channel_begins_mid_turn() -> None:
-    renderer = renderer_of("gpt-oss")
-    rows = rendered_rows(renderer)[:3]
     for name in ("input_ids", "labels"):
         rows[1][name] = rows[1][name][-6:]
-    finding = diagnose(rows, renderer=renderer).finding("begins-mid-turn")
+    report = diagnose(rows, renderer=renderer)
+    finding = report.finding("begins-mid-turn")
     assert finding is not None
     assert [(evidence.row, evidence.token) for evidence in finding.evidence] == [(1, 0)]
+    assert "special-tokens-in-content" not in report.rules()
 
 
 def test_a_row_with_two_kinds_of_wrong_headers_counts_once() -> None:
     """Additional lines before reasoning and before answers without any."""
     renderer = renderer_of("qwen3")
     line = renderer.encoder.encode_pieces(["\n"], [False])[0].tolist()
-    rows = []
-    for messages in made_chats(10):
-        made = renderer.render(messages)
-        ids, labels = list(made.token_ids), list(made.labels())
+    rows = labelled(renderer, made_chats(10))
+    for row in rows:
+        ids, labels = row["input_ids"], row["labels"]
         for at in range(len(ids) - 1, 0, -1):
-            if made.sampled_mask[at] and not made.sampled_mask[at - 1]:
+            if labels[at] != -100 and labels[at - 1] == -100:
                 ids[at:at], labels[at:at] = line, [-100] * len(line)
-        rows.append({"input_ids": ids, "labels": labels})
     found = diagnose(rows, renderer=renderer).finding("header-drift")
     assert found is not None
     assert (found.count, found.rows) == (20, 10)

@@ -1,8 +1,8 @@
 """The museum: a test for each of the bugs that people suffer from most.
 
-Each file is one exhibit. `EXHIBIT` is its label, `naive` the bug in a few lines, `test_naive` shows what it does and
-which rule of the doctor names it, `test_ours` sends the same data through this package. `hall.py` lists them,
-`docs/museum.md` is made from them: python -m docs.museum
+Each file is one exhibit: `naive` the bug in a few lines, `test_naive` shows what it does and which rule of the doctor
+names it, `test_ours` sends the same data through this package. Its words are in `docs/museum.toml`; `python -m
+docs.museum` makes `docs/museum.md` from both.
 """
 
 import pytest

@@ -1,9 +1,8 @@
-"""What an exhibit is, and the few things that exhibits share."""
+"""The few things that exhibits share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,29 +11,6 @@ from torch import Tensor
 
 from niels_gpt.episodes import Batch
 from tests.renderers.tiny_families import folder_of
-
-
-@dataclass(frozen=True)
-class Exhibit:
-    """The words about a bug; docs/museum.md is made from them and from the source of the module's `naive`.
-
-    Attributes:
-        number: position in the list, most painful first.
-        title: one line.
-        happened: what users met.
-        hidden: why no loss curve shows it.
-        caught: how this package prevents it, and what reports it.
-        rules: the doctor's rules that name it in the naive output; empty where nothing in the data shows it.
-        threads: public threads about it, as owner/repository#number.
-    """
-
-    number: int
-    title: str
-    happened: str
-    hidden: str
-    caught: str
-    rules: tuple[str, ...]
-    threads: tuple[str, ...]
 
 
 def row(ids: Sequence[int], mask: Sequence[bool], **more: Any) -> dict[str, Any]:

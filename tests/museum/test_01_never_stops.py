@@ -6,22 +6,8 @@ from tokenizers import Tokenizer
 
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import chats, report_on
-from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.museum.exhibit import row, tokenizer_of
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=1,
-    title="The model never stops",
-    happened="A fine-tuned model answers well and then continues: it repeats itself, or writes the next question "
-    "too. The mask covered the text of each answer and left out the end-of-turn token after it, so the model was "
-    "never trained to stop.",
-    hidden="One token of each answer is missing from an average over hundreds. The loss is even slightly lower "
-    "without it, and evaluations by likelihood never ask the model to stop.",
-    caught="For every token a renderer records whether the model samples it; the end of its turn is such a token. "
-    "The doctor finds the token that closes each turn in the ids and checks that it is trained.",
-    rules=("eot-not-trained",),
-    threads=("huggingface/trl#1623", "unslothai/unsloth#416", "modelscope/ms-swift#3113"),
-)
 
 
 def naive(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> tuple[list[int], list[bool]]:

@@ -14,20 +14,8 @@ from niels_gpt.messages import Conversation
 from niels_gpt.renderers.base import RenderedTokens
 from tests.doctor.made import chats
 from tests.episodes.made import loader
-from tests.museum.exhibit import Exhibit, with_labels
+from tests.museum.exhibit import with_labels
 from tests.renderers.tiny_families import folder_of, renderer_of
-
-EXHIBIT = Exhibit(
-    number=2,
-    title="Padding and end-of-turn share an id",
-    happened="A tokenizer without a padding token uses its eos as padding. The collator pads, and then masks every "
-    "token with that id: also the real end of each answer. The model does not stop.",
-    hidden="The mask of every row looks right except for its last token, which looks like padding. The loss is an "
-    "average over the other tokens.",
-    caught="Batches are padded by position: a loader knows how long each row is and never compares ids.",
-    rules=("eot-masked-as-padding",),
-    threads=("mlabonne/llm-course#33", "deepseek-ai/DeepSeek-Coder#163", "unslothai/unsloth#416"),
-)
 
 
 def naive(rows: list[list[int]], masks: list[list[bool]], eos: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

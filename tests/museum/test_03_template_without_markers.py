@@ -11,21 +11,7 @@ from tokenizers import Tokenizer
 from niels_gpt.doctor import diagnose
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import by_template, chats, model, template_of
-from tests.museum.exhibit import Exhibit, row, tokenizer_of
-
-EXHIBIT = Exhibit(
-    number=3,
-    title="The template has no generation markers, so the mask is empty",
-    happened="The assistant mask comes from markers that a template may put around answers. The templates of Llama "
-    "3.1, Qwen 3, Gemma 3 and gpt-oss have none. Then no token is trained (or, after a fallback, every token), and "
-    "training runs without an error.",
-    hidden="Rows without a trained token do not count in the average. If some rows have markers, the loss is that "
-    "of these rows. If none have, some trainers report a loss of zero, and others a loss over all tokens.",
-    caught="`DefaultRenderer` finds whose every character is in the output of any template, without markers. The "
-    "doctor finds empty masks in rows, and templates without markers in a tokenizer's directory.",
-    rules=("mask-all-zero", "no-generation-markers"),
-    threads=("huggingface/transformers#34172", "marin-community/marin#7237", "Liquid4All/liquid-finetune#37"),
-)
+from tests.museum.exhibit import row, tokenizer_of
 
 
 def naive(tokenizer: Tokenizer, template: str, messages: list[dict[str, str]]) -> tuple[list[int], list[bool]]:

@@ -9,24 +9,8 @@ from tokenizers.processors import ByteLevel
 
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import chats, report_on
-from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.museum.exhibit import row, tokenizer_of
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=4,
-    title="Character offsets are wrong, and the mask does not end",
-    happened="The mask is made by asking the tokenizer which token holds the last character of each answer. "
-    "Tokenizers trim white space from offsets, and some report wrong ones. For such a character there is no token, "
-    "the code uses the end of the row instead, and everything after the answer is trained: also the user's next "
-    "message.",
-    hidden="User messages are ordinary language, so the loss on them falls in the same way. Only answers that end "
-    "in white space are affected, so most rows are right.",
-    caught="Tokens are attributed by the lengths of their bytes, which must add up to the text. Offsets are used "
-    "only where a tokenizer changes the text. The doctor finds turns in the ids and shows the first trained token "
-    "that the model never samples.",
-    rules=("user-tokens-trained",),
-    threads=("huggingface/transformers#47325", "huggingface/tokenizers#1517", "huggingface/tokenizers#1553"),
-)
 
 
 def naive(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> tuple[list[int], list[bool]]:

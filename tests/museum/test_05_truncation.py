@@ -9,20 +9,8 @@ from niels_gpt.episodes import build_episodes
 from niels_gpt.messages import Conversation
 from tests.doctor.made import chats, report_on
 from tests.episodes.made import loader
-from tests.museum.exhibit import Exhibit, row, with_labels
+from tests.museum.exhibit import row, with_labels
 from tests.renderers.tiny_families import folder_of, renderer_of
-
-EXHIBIT = Exhibit(
-    number=5,
-    title="Truncation removes the end of the answer",
-    happened="Rows longer than the context are cut. The rest of the last answer is trained and breaks off in the "
-    "middle of a sentence, which teaches the model not to stop. In one published mixture 2 of 100 rows ended so.",
-    hidden="The cut rows are ordinary text up to the cut. The missing part has no loss.",
-    caught="What happens to long rows is a named policy: `drop_partial_turn` retains the start and leaves the "
-    "turn that was cut out of the loss, `skip` drops the row, `error` raises, and packing refuses them by default.",
-    rules=("truncated-mid-turn",),
-    threads=("allenai/open-instruct#1876", "hiyouga/LlamaFactory#3143", "huggingface/trl#3927"),
-)
 
 
 def naive(ids: list[int], mask: list[bool], longest: int) -> tuple[list[int], list[bool]]:

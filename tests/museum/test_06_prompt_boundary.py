@@ -7,23 +7,8 @@ from tokenizers.processors import TemplateProcessing
 
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import chats, report_on
-from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.museum.exhibit import row, tokenizer_of
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=6,
-    title="The border between prompt and answer is off by one",
-    happened="The prompt and the whole conversation are encoded separately, and the length of the prompt is taken "
-    "as the beginning of the answer. One of the two gets a beginning-of-text token, or tokens merge at the border, "
-    "and the lengths no longer match. Here the first token of every answer is never trained; models then begin with "
-    "the wrong word.",
-    hidden="One token of each answer is missing. The following tokens are predicted with the right first token "
-    "before them, so their loss is normal.",
-    caught="A conversation is encoded once, and each token belongs to the message of its first character. There is "
-    "no second length to compare with.",
-    rules=("mask-shifted",),
-    threads=("areal-project/AReaL#1427", "huggingface/trl#5213", "pytorch/torchtitan#4504", "OpenRLHF/OpenRLHF#973"),
-)
 
 
 def naive(tokenizer: Tokenizer, prompt: str, answer: str) -> tuple[list[int], list[bool]]:

@@ -9,21 +9,7 @@ from niels_gpt.messages import Conversation
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import chats, report_on
 from tests.episodes.made import epoch_of, loader
-from tests.museum.exhibit import Exhibit
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=7,
-    title="The mask is right, and packing drops it",
-    happened="A renderer returns ids and mask. Later, packing is added; it needs the ids and drops the mask, so "
-    "prompts and headers are trained. In one project chat scores went from 0.315 to 0.355 when the mask was restored.",
-    hidden="The loss falls faster than before, because templates and headers are easy to predict. It looks like "
-    "progress.",
-    caught="Ids and mask are in one record from the renderer to the batch, and are cut by the same slices. A batch "
-    "reports how many trained tokens it has; their sum over an epoch equals that of the dataset, packed or not.",
-    rules=("mask-all-one",),
-    threads=("huggingface/trl#3728", "karpathy/nanochat#582", "inclusionAI/AReno#78"),
-)
 
 
 def naive(samples: list[tuple[list[int], list[bool]]], capacity: int) -> list[dict[str, list[int]]]:

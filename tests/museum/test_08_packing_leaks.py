@@ -11,22 +11,8 @@ from niels_gpt.format.attention import block_diagonal_mask
 from niels_gpt.messages import Conversation
 from tests.doctor.made import chats, report_on, rows, samples
 from tests.episodes.made import loader
-from tests.museum.exhibit import Exhibit, with_labels
+from tests.museum.exhibit import with_labels
 from tests.renderers.tiny_families import folder_of, renderer_of
-
-EXHIBIT = Exhibit(
-    number=8,
-    title="Packed texts see each other",
-    happened="Several conversations share a row to save padding. Tokens attend to the conversation before theirs, "
-    "positions are not reset, and the model learns to use clues from unrelated conversations.",
-    hidden="More context never makes the average loss worse. The model gets worse with one conversation in the "
-    "context, which is how it is served.",
-    caught="Packed batches record where texts begin in every form that kernels use: `segment_ids`, `position_ids`, "
-    "`cu_seqlens`. The first token of a text is never a target. The doctor recognises joined texts in formats with a "
-    "beginning-of-text token, or by a system message after an answer; without either it sees one text.",
-    rules=("attention-crosses",),
-    threads=("huggingface/trl#805", "huggingface/alignment-handbook#204", "huggingface/transformers#31629"),
-)
 
 
 def naive(conversations: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,23 +6,8 @@ import numpy as np
 
 from niels_gpt.format.packing import pack
 from tests.doctor.made import chats, report_on
-from tests.museum.exhibit import Exhibit, row
+from tests.museum.exhibit import row
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=9,
-    title="Packing cuts conversations and loses some",
-    happened="All conversations are joined into one stream, which is cut every so many tokens; the rest at the end "
-    "is dropped. Answers begin in one row and end in another, without their question. Other packers treat the pieces "
-    "as conversations, or drop what is too long without an error.",
-    hidden="Utilisation is 100 per cent, which is the number that people look at. The loss of a fragment is as "
-    "smooth as that of a whole conversation.",
-    caught="`pack` plans with whole conversations, each in one row, and omits none; one that does not fit is an "
-    "error that names it. The plan reports its rows and its utilisation. The doctor finds rows that end inside an "
-    "answer, and rows that begin inside one.",
-    rules=("truncated-mid-turn", "begins-mid-turn"),
-    threads=("huggingface/trl#4554", "huggingface/trl#5075", "huggingface/trl#5076", "unslothai/unsloth#7234"),
-)
 
 
 def naive(conversations: list[list[int]], capacity: int) -> list[list[int]]:

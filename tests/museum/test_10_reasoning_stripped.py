@@ -6,22 +6,8 @@ from typing import Any
 
 from niels_gpt.renderers.base import build_training_samples
 from tests.doctor.made import as_rows, chats, report_on
-from tests.museum.exhibit import Exhibit, row
+from tests.museum.exhibit import row
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=10,
-    title="Reasoning is dropped from history, so prefixes do not match",
-    happened="Templates of reasoning models write the reasoning of the last answer, and leave it out once the user "
-    "has written again. The conversation up to a turn is then not a prefix of the whole conversation: masks computed "
-    "from prefixes cover the wrong tokens, and most of the collected reasoning is never trained.",
-    hidden="A part of each answer is still trained, and a part of each question. The rows differ from what serving "
-    "shows the model, which no loss measures.",
-    caught="`build_training_samples` makes one sample for each turn whose text changes once it is history, so that "
-    "every answer is trained as the model produces it. The doctor counts the tokens that are lost otherwise.",
-    rules=("history-thinking-stripped", "user-tokens-trained"),
-    threads=("thinking-machines-lab/tinker-cookbook#142", "modelscope/ms-swift#4939", "OpenPipe/ART#726"),
-)
 
 
 def naive(renderer: Any, messages: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:

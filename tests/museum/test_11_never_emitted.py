@@ -7,22 +7,8 @@ from typing import Any
 from niels_gpt.doctor import diagnose
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import chats, report_on
-from tests.museum.exhibit import Exhibit, row
+from tests.museum.exhibit import row
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=11,
-    title="Tokens that the model never samples are trained",
-    happened="Some prompts end in an opened think block, others in an empty one. The mask begins after the "
-    "assistant's header, so tokens that serving writes are in the loss; where the data has no reasoning, the model "
-    "learns that think blocks are empty.",
-    hidden="These tokens are the same in every row. They are predicted perfectly after a few steps and lower the "
-    "average.",
-    caught="Sampled tokens are those after the generation prompt, whatever it contains, and renderers know their "
-    "own prompt. The doctor asks the renderer what its prompt prefills and looks for it in the loss.",
-    rules=("header-trained", "empty-think-trained"),
-    threads=("NVIDIA-NeMo/Automodel#3739",),
-)
 
 
 def naive(renderer: Any, messages: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:

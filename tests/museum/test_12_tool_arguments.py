@@ -12,21 +12,7 @@ from jinja2 import Environment
 
 from niels_gpt.doctor import diagnose
 from tests.doctor.made import TOOL, as_rows, report_on, tool_chats
-from tests.museum.exhibit import Exhibit
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=12,
-    title="Tool arguments in the wrong form",
-    happened="Arguments of a call come as an object or as JSON text, and templates expect one of the two. With the "
-    "other form many write JSON inside JSON, without an error. Tables make it worse: every row gets the keys of all "
-    "rows, and the model learns to pass `null` to parameters that a tool does not have.",
-    hidden="Quoted JSON is as predictable as JSON. Only the parser of the served model sees the difference.",
-    caught="Arguments that are text are decoded wherever conversations come in, so families and templates write one "
-    "form; builds count such rows. The doctor finds arguments encoded twice, and nulls that no tool declares.",
-    rules=("tool-arguments-double-encoded", "tool-arguments-null"),
-    threads=("oumi-ai/oumi#2599", "oumi-ai/oumi#2603", "xorbitsai/inference#4921", "NovaSky-AI/SkyRL#1675"),
-)
 
 
 def naive(arguments: Any) -> str:

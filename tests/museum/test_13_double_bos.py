@@ -10,21 +10,8 @@ from tokenizers.processors import TemplateProcessing
 from niels_gpt.doctor import diagnose
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import CHATML, chats, model, report_on, template_of
-from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.museum.exhibit import row, tokenizer_of
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=13,
-    title="Two beginnings of text",
-    happened="The template writes a beginning-of-text token, the rendered text is encoded as usual, and the "
-    "tokenizer adds another one. Training has two and serving one (or the other way round), and scores drop slightly "
-    "everywhere.",
-    hidden="The second token is predicted from the first with certainty, or is not in the loss at all.",
-    caught="Renderers write ids; there is no text that could be encoded again. The doctor looks for two beginnings "
-    "in rows, and tests for a tokenizer's directory whether the usual two calls write two.",
-    rules=("double-bos", "bos-added-twice"),
-    threads=("OpenRLHF/OpenRLHF#393", "huggingface/trl#1114", "huggingface/open-r1#462", "sgl-project/sglang#888"),
-)
 
 
 def naive(tokenizer: Tokenizer, rendered: str) -> list[int]:

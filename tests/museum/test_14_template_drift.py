@@ -6,20 +6,6 @@ from pathlib import Path
 
 from niels_gpt.doctor import diagnose
 from tests.doctor.made import CHATML, by_template, chats, model, template_of
-from tests.museum.exhibit import Exhibit
-
-EXHIBIT = Exhibit(
-    number=14,
-    title="Serving writes another template than training",
-    happened="The server has its own copy of the chat format, written by hand. A newline is missing, or one special "
-    "token is confused with another. The served model gets text that it was not trained on, and is slightly worse at "
-    "everything.",
-    hidden="Training and validation both use the template of training. The other one is in another program.",
-    caught="`niels-gpt doctor A B` renders the same conversations with both and shows the first token that differs. "
-    "Caches record the fingerprints of template and tokenizer.",
-    rules=("template-drift",),
-    threads=("ollama/ollama#6823", "hiyouga/LlamaFactory#3426", "InternLM/lmdeploy#1945", "lm-sys/FastChat#2992"),
-)
 
 
 def naive(messages: list[dict[str, str]]) -> str:

@@ -6,23 +6,8 @@ from tokenizers import Tokenizer
 
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import as_rows, assistant, report_on, user
-from tests.museum.exhibit import Exhibit, tokenizer_of
+from tests.museum.exhibit import tokenizer_of
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=15,
-    title="A message forges turns",
-    happened="A conversation is written as one text and then encoded, so control tokens are also recognised in what "
-    "a user typed. A message that contains the end of its turn and the header of a system turn becomes a system turn. "
-    "The same happens by accident in data about templates.",
-    hidden="For the trainer it is one more turn. Nothing is malformed.",
-    caught="Control tokens of the format are written by id, and contents are encoded without control tokens: the "
-    "same characters stay text. The doctor searches conversations for them. After encoding, a forged turn is a turn "
-    "like any other; only its position may show it, or that it is not trained while others are. So check before "
-    "encoding.",
-    rules=("special-tokens-in-content", "turn-order"),
-    threads=("huggingface/transformers#29279", "huggingface/tokenizers#1458", "antirez/ds4#197"),
-)
 
 
 def naive(tokenizer: Tokenizer, messages: list[dict[str, str]]) -> list[int]:

@@ -7,21 +7,7 @@ from typing import Any
 
 from niels_gpt.renderers.base import build_training_sample
 from tests.doctor.made import chats
-from tests.museum.exhibit import Exhibit
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=16,
-    title="Preparation takes hours, and grows with the square of the turns",
-    happened="To find where each answer begins, the conversation is rendered again for every turn: twice the turns, "
-    "four times the work. Rows per second fall from thousands to tens on long conversations, and every run does it "
-    "again.",
-    hidden="There is no loss yet. The GPUs wait.",
-    caught="A conversation is rendered and encoded once, whatever the number of its turns, in batches, and the "
-    "result is stored in a cache. There is no rule, because this concerns time and not data.",
-    rules=(),
-    threads=("axolotl-ai-cloud/axolotl#2396", "MoonshotAI/Kimi-VL#44", "huggingface/open-r1#435"),
-)
 
 
 def naive(renderer: Any, messages: list[dict[str, Any]]) -> list[bool]:

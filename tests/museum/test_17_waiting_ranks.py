@@ -11,20 +11,6 @@ import pytest
 
 from niels_gpt.errors import CacheError
 from tests.episodes.rows import open_loader
-from tests.museum.exhibit import Exhibit
-
-EXHIBIT = Exhibit(
-    number=17,
-    title="One rank prepares, the others time out",
-    happened="Rank 0 tokenises while the others wait at a barrier. After thirty minutes the communication library "
-    "considers them dead and ends the job, and the preparation with it. The next start begins again.",
-    hidden="The job fails before the first step; the time of all GPUs is lost.",
-    caught="A build is a separate command without any communication between ranks. A training job opens the "
-    "finished dataset; if there is none, every rank fails at once and names the command. There is no rule, because "
-    "there is no data to check.",
-    rules=(),
-    threads=("hiyouga/LlamaFactory#2424", "axolotl-ai-cloud/axolotl#921", "huggingface/accelerate#2528"),
-)
 
 
 def naive(rank: int, barrier: Barrier, prepare: Callable[[], object]) -> None:

@@ -8,21 +8,6 @@ from pathlib import Path
 from random import Random
 
 from tests.episodes.rows import numbers, open_loader, write_dataset
-from tests.museum.exhibit import Exhibit
-
-EXHIBIT = Exhibit(
-    number=19,
-    title="Resuming repeats rows and skips others",
-    happened="Rows are shuffled in a buffer while they are read. A checkpoint stores how far reading had come, but "
-    "not what was in the buffer, so those rows are never trained; with prefetching workers others are trained twice. "
-    "Some loaders began again at row 0.",
-    hidden="Every batch is valid. No average shows that some rows came twice and others never.",
-    caught="The row at each position is computed from seed and epoch, so a checkpoint is one number and there is no "
-    "buffer. tests/episodes/test_resume.py resumes twice, at the end of an epoch, and with workers. There is no rule, "
-    "because each batch is valid.",
-    rules=(),
-    threads=("huggingface/datasets#8308", "huggingface/datasets#7901", "Lightning-AI/litData#316"),
-)
 
 
 def naive(rows: int, begin: int = 0) -> Iterator[tuple[int, int]]:

@@ -5,21 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.episodes.rows import numbers, open_loader, write_dataset
-from tests.museum.exhibit import Exhibit
-
-EXHIBIT = Exhibit(
-    number=20,
-    title="Resuming needs the same number of ranks",
-    happened="Each rank counts the rows of its own share. With another number of GPUs the shares differ, and the "
-    "counts refer to the wrong rows: some are repeated, some are skipped. Loaders that detect this refuse; others "
-    "replay all earlier batches, for hours.",
-    hidden="As with every wrong position: each batch is valid.",
-    caught="The global batch is drawn first and divided among ranks afterwards. A state counts episodes of all "
-    "ranks together, so any number of ranks can continue from it, at once. There is no rule, because each batch is "
-    "valid.",
-    rules=(),
-    threads=("huggingface/transformers#11284", "mosaicml/streaming#725", "huggingface/transformers#21934"),
-)
 
 
 def naive(rows: list[int], rank: int, ranks: int, done: int) -> list[int]:

@@ -12,22 +12,7 @@ from niels_gpt.episodes import build_episodes
 from niels_gpt.messages import Conversation
 from niels_gpt.store.verify import verify_dataset
 from tests.doctor.made import chats
-from tests.museum.exhibit import Exhibit
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=21,
-    title="Half a shard looks like a whole one",
-    happened="A build dies, and what it had written remains under the name of the finished file. The next job opens "
-    "it and trains on half of the data, or finds leftovers of the dead job in shared memory and does not start. Bits "
-    "that change on a disk are not detected at all.",
-    hidden="Half of the data is valid data. A changed id is one unusual token among millions.",
-    caught="Builds write to a temporary directory and rename it when it is complete, so one that dies leaves "
-    "nothing under the dataset's name. The manifest holds checksums; `niels-gpt verify` reads everything "
-    "again and names the file that differs. There is no rule, because this is the work of `verify`.",
-    rules=(),
-    threads=("mosaicml/streaming#781", "mosaicml/streaming#759", "karpathy/nanochat#344"),
-)
 
 
 def naive(path: Path, blocks: Iterable[list[int]]) -> None:

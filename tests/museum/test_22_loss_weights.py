@@ -9,20 +9,6 @@ from torch import Tensor
 
 from tests.episodes.made import epoch_of
 from tests.episodes.rows import open_loader, write_dataset
-from tests.museum.exhibit import Exhibit
-
-EXHIBIT = Exhibit(
-    number=22,
-    title="The weight of a token depends on its neighbours",
-    happened="Each micro-batch, or each rank, computes the mean over its own trained tokens, and the means are "
-    "averaged. A token in a batch with few trained tokens counts several times as much as one in a full batch. "
-    "Packing, accumulation and the number of GPUs change the training.",
-    hidden="The curve shows the same wrong mean. Two runs differ slightly, as runs always do.",
-    caught="Every batch reports how many trained tokens it has, on this rank and on all: sum the loss, and divide "
-    "once by the sum over the whole step. There is no rule, because the data is right and the formula is wrong.",
-    rules=(),
-    threads=("axolotl-ai-cloud/axolotl#508", "huggingface/trl#2175", "karpathy/nanochat#59", "THUDM/LongAlign#3"),
-)
 
 
 def naive(losses: list[Tensor], masks: list[Tensor]) -> float:

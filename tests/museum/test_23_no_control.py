@@ -7,22 +7,7 @@ from typing import Any
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import LossOn, loss_weights
 from tests.doctor.made import TOOL, tool_chats
-from tests.museum.exhibit import Exhibit
 from tests.renderers.tiny_families import renderer_of
-
-EXHIBIT = Exhibit(
-    number=23,
-    title="Bad steps are trained with the good ones",
-    happened="The transcript of an agent holds a wrong call, the error that came back, and the right call. All "
-    "assistant turns are trained because single turns cannot be selected, so the model learns to make the mistake "
-    "first. Others want to train the results of one tool, or some turns with half weight, and find a switch for "
-    "everything or nothing.",
-    hidden="Mistakes are as predictable as everything else.",
-    caught="Messages take `train` and `weight`, and `LossOn` selects turns by presets and contents by role or tool "
-    "name. There is no rule, because only you know which step was a mistake.",
-    rules=(),
-    threads=("axolotl-ai-cloud/axolotl#1703", "NVIDIA-NeMo/RL#2219"),
-)
 
 
 def naive(message_indices: list[int], sampled: list[bool], messages: list[dict[str, Any]]) -> list[bool]:

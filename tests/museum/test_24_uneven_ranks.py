@@ -6,20 +6,6 @@ from pathlib import Path
 
 from tests.episodes.made import epoch_of
 from tests.episodes.rows import numbers, open_loader, write_dataset
-from tests.museum.exhibit import Exhibit
-
-EXHIBIT = Exhibit(
-    number=24,
-    title="One rank is done, the others hang",
-    happened="Rows are distributed to ranks, and each makes batches of its own. One has a batch fewer and leaves "
-    "the loop; the others wait for its gradients until the job times out, at the end of the epoch.",
-    hidden="The curve is perfect up to the last step.",
-    caught="Global batches of fixed shape are made before they are divided among ranks, so all ranks have the same "
-    "number of steps. The last batch is dropped, or filled with rows of weight 0, by choice. There is no rule, "
-    "because this concerns steps and not data.",
-    rules=(),
-    threads=("axolotl-ai-cloud/axolotl#461", "Lightning-AI/pytorch-lightning#20404", "mosaicml/composer#3415"),
-)
 
 
 def naive(rows: list[int], rank: int, ranks: int, batch_size: int) -> list[list[int]]:

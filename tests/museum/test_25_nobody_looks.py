@@ -12,21 +12,8 @@ from niels_gpt.explorer.example_view import view_rendered
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.doctor.made import chats
-from tests.museum.exhibit import Exhibit, row, tokenizer_of
+from tests.museum.exhibit import row, tokenizer_of
 from tests.renderers.tiny_families import folder_of
-
-EXHIBIT = Exhibit(
-    number=25,
-    title="Nobody looks at what is trained",
-    happened="The mask begins after a marker such as `### Assistant:`. Encoded by itself the marker has other ids "
-    "than in the text, where it merges with the characters before it. It is never found, and no label is left. Every "
-    "team then writes its own script to print masks, after the run.",
-    hidden="Labels are numbers. Printed, such a row looks like any other row.",
-    caught="`niels-gpt show` and `niels-gpt render` colour the tokens that are trained, and the doctor checks every "
-    "row, with exit codes for automatic builds.",
-    rules=("mask-all-zero",),
-    threads=("unslothai/unsloth#2900", "unslothai/unsloth#1128", "allenai/open-instruct#1423"),
-)
 
 
 def naive(tokenizer: Tokenizer, text: str, marker: str) -> tuple[list[int], list[bool]]:
