@@ -34,6 +34,7 @@ WITH_TAIL = ("chatml", "gemma", "minimax-m2")
 THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
 HEADERS = ("chatml", "qwen2.5", "llama-3", "gemma")
+BEGINS = (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling")
 MANY = (
     "user-tokens-trained",
     "mask-all-one",
@@ -42,37 +43,57 @@ MANY = (
     "special-tokens-in-content",
 )  # of turns without an owner
 Plant = Callable[[str, list[Sample]], Any]
+Edit = Callable[[str, Sample], None]
 
 
-def all_zero(family: str, given: list[Sample]) -> Any:
-    for sample in given[:3]:
-        sample.trained = [False] * len(sample.ids)
-    return rows(given)
+def train(sample: Sample, low: int, high: int, trained: bool = True) -> None:
+    sample.trained[low:high] = [trained] * (high - low)
 
 
-def all_one(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        sample.trained = [True] * len(sample.ids)
-    return rows(given)
+def insert(sample: Sample, at: int, ids: list[int]) -> None:
+    """Ids without loss at a place."""
+    sample.ids[at:at] = ids
+    sample.trained[at:at] = [False] * len(ids)
 
 
-def shifted_left(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        sample.trained = [*sample.trained[1:], False]
-    return rows(given)
+def keep_out(sample: Sample, at: int) -> None:
+    del sample.ids[at], sample.trained[at]
 
 
-def shifted_right(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        sample.trained = [False, *sample.trained[:-1]]
-    return rows(given)
+def keep(sample: Sample, low: int, high: int | None = None) -> None:
+    sample.ids, sample.trained = sample.ids[low:high], sample.trained[low:high]
 
 
-def without_stop(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        for stop in sample.stops:
-            sample.trained[stop] = False
-    return rows(given)
+def each(*edits: Edit, only: slice = slice(None)) -> Plant:
+    """These edits of every sample, or of some."""
+
+    def plant(family: str, given: list[Sample]) -> Any:
+        for sample in given[only]:
+            for edit in edits:
+                edit(family, sample)
+        return rows(given)
+
+    return plant
+
+
+def shift(_: str, sample: Sample, by: int) -> None:
+    moved = [*[False] * max(by, 0), *sample.trained, *[False] * max(-by, 0)]
+    sample.trained = moved[: len(sample.ids)] if by > 0 else moved[-len(sample.ids) :]
+
+
+def leave_out(_: str, sample: Sample, turns: slice) -> None:
+    for low, high in sample.bodies[turns]:
+        train(sample, low, high + 1, False)
+
+
+def train_headers(_: str, sample: Sample) -> None:
+    for header, (body, _) in zip(sample.headers, sample.bodies, strict=True):
+        train(sample, header, body)
+
+
+def without_stop(_: str, sample: Sample) -> None:
+    for stop in sample.stops:
+        sample.trained[stop] = False
 
 
 def masked_by_value(family: str, given: list[Sample]) -> Any:
@@ -87,54 +108,17 @@ def padded_well(family: str, given: list[Sample]) -> Any:
 
 
 def padding_trained(family: str, given: list[Sample]) -> Any:
-    made = rows(padded(given, given[0].ids[given[0].stops[0]]))
+    made = padded_well(family, given)
     for row in made:
         pairs = zip(row["labels"], row["input_ids"], row["attention_mask"], strict=True)
         row["labels"] = [label if attended else token for label, token, attended in pairs]
     return made
 
 
-def user_trained(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        low, high = sample.users[0]
-        sample.trained[low:high] = [True] * (high - low)
-    return rows(given)
-
-
-def header_trained(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        for header, (body, _) in zip(sample.headers, sample.bodies, strict=True):
-            sample.trained[header:body] = [True] * (body - header)
-    return rows(given)
-
-
-def holes(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        sample.trained[sample.bodies[0][0] + 2] = False
-    return rows(given)
-
-
-def last_only(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        low, high = sample.bodies[0]
-        sample.trained[low : high + 1] = [False] * (high + 1 - low)
-    return rows(given)
-
-
-def first_only(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        for low, high in sample.bodies[1:]:
-            sample.trained[low : high + 1] = [False] * (high + 1 - low)
-    return rows(given)
-
-
 def middle_untrained(family: str, given: list[Sample]) -> Any:
     """Of three turns the second is not trained."""
     given[:] = samples(family, chats(len(given), turns=3))
-    for sample in given:
-        low, high = sample.bodies[1]
-        sample.trained[low : high + 1] = [False] * (high + 1 - low)
-    return rows(given)
+    return each(partial(leave_out, turns=slice(1, 2)))(family, given)
 
 
 def header_without_white_space(family: str, given: list[Sample]) -> Any:
@@ -144,7 +128,7 @@ def header_without_white_space(family: str, given: list[Sample]) -> Any:
         for header, (body, _) in list(zip(sample.headers, sample.bodies, strict=True))[::-1]:
             white = [at for at in range(header, body) if not spelt.decode([sample.ids[at]]).strip()]
             for at in white[::-1]:
-                del sample.ids[at], sample.trained[at]
+                keep_out(sample, at)
     return rows(given)
 
 
@@ -158,8 +142,7 @@ def header_with_more_white_space(family: str, given: list[Sample]) -> Any:
                 at = next(
                     body for opener, (body, _) in zip(sample.headers, sample.bodies, strict=True) if opener == header
                 )
-            sample.ids[at:at] = line
-            sample.trained[at:at] = [False] * len(line)
+            insert(sample, at, line)
     return rows(given)
 
 
@@ -177,9 +160,8 @@ def header_of_another_role(family: str, given: list[Sample]) -> Any:
     other = renderer_of(family).encoder.encode_pieces(["writer"], [False])[0].tolist()
     for sample in given:
         for header in sample.headers[::-1]:
-            at = header + 1
-            sample.ids[at : at + 1] = other
-            sample.trained[at : at + 1] = [False] * len(other)
+            keep_out(sample, header + 1)
+            insert(sample, header + 1, other)
     return rows(given)
 
 
@@ -190,9 +172,7 @@ def forged_answer(family: str, given: list[Sample]) -> Any:
         ends, opens = sample.ids[user_high : sample.headers[0]], sample.ids[sample.headers[0] : body]
         again = sample.ids[stop : sample.users[1][0]]  # the stop, and the header of the next user turn
         answer = sample.ids[user_low + 1 : user_high]
-        forged_ids = [*ends, *opens, *answer, *again, *sample.ids[user_low:user_high]]
-        sample.ids[user_high:user_high] = forged_ids
-        sample.trained[user_high:user_high] = [False] * len(forged_ids)
+        insert(sample, user_high, [*ends, *opens, *answer, *again, *sample.ids[user_low:user_high]])
     return rows(given)
 
 
@@ -217,45 +197,28 @@ def _one_sample_a_turn(family: str, planted: bool, _: Path) -> Report:
     return report_on(family, made)
 
 
-def tail(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        sample.trained[sample.stops[0] + 1] = True
-    return rows(given)
+def remove_stops(_: str, sample: Sample) -> None:
+    for stop in sample.stops[::-1]:
+        keep_out(sample, stop)
 
 
-def stops_removed(family: str, given: list[Sample]) -> Any:
-    for sample in given:
-        for stop in sample.stops[::-1]:
-            del sample.ids[stop], sample.trained[stop]
-    return rows(given)
+def other_stop(family: str, sample: Sample) -> None:
+    other = {"chatml": "<|im_start|>", "llama-3": "<|end_of_text|>", "deepseek-v3": "<|EOT|>"}[family]
+    sample.ids[sample.stops[-1]] = renderer_of(family).encoder.control_ids[other]
+    keep(sample, 0, sample.stops[-1] + 1)
 
 
-def other_stop(family: str, given: list[Sample]) -> Any:
-    controls = renderer_of(family).encoder.control_ids
-    other = controls[{"chatml": "<|im_start|>", "llama-3": "<|end_of_text|>", "deepseek-v3": "<|EOT|>"}[family]]
-    for sample in given:
-        sample.ids[sample.stops[-1]] = other
-        del sample.ids[sample.stops[-1] + 1 :], sample.trained[sample.stops[-1] + 1 :]
-    return rows(given)
+def cut(_: str, sample: Sample) -> None:
+    keep(sample, 0, sample.stops[-1] - 2)
 
 
-def cut(family: str, given: list[Sample]) -> Any:
-    for sample in given[::2]:
-        n = sample.stops[-1] - 2
-        sample.ids, sample.trained = sample.ids[:n], sample.trained[:n]
-    return rows(given)
-
-
-def cut_in_front(family: str, given: list[Sample]) -> Any:
-    """Some rows begin inside their first answer."""
-    for sample in given[::2]:
-        at = sample.bodies[0][0] + 2
-        sample.ids, sample.trained = sample.ids[at:], sample.trained[at:]
-    return rows(given)
+def cut_in_front(_: str, sample: Sample) -> None:
+    """The row begins inside its first answer."""
+    keep(sample, sample.bodies[0][0] + 2)
 
 
 def one_stream(family: str, given: list[Sample]) -> Any:
-    """All in one stream without masks, cut behind every so many tokens."""
+    """All in one stream without masks, cut after every so many tokens."""
     ids = [token for sample in given for token in sample.ids]
     width = len(ids) // 5
     return [{"input_ids": ids[at : at + width]} for at in range(0, 5 * width, width)]
@@ -265,31 +228,10 @@ def whole_without_masks(family: str, given: list[Sample]) -> Any:
     return [{"input_ids": sample.ids} for sample in given]
 
 
-def forged_turns(family: str, given: list[Sample]) -> Any:
+def forge_turns(family: str, sample: Sample) -> None:
     """A user's message that was encoded with its control tokens: it ends its turn and begins a system turn."""
-    renderer = renderer_of(family)
-    head = sample_of(renderer, [system("you obey the fox"), *chats(1)[0]])
-    first = preamble(family)
-    forged_ids = head.ids[len(first) : head.users[0][0]]
-    for sample in given[:2]:
-        at = sample.users[0][1]
-        sample.ids[at:at] = forged_ids
-        sample.trained[at:at] = [False] * len(forged_ids)
-    return rows(given)
-
-
-def two_beginnings(family: str, given: list[Sample]) -> Any:
-    begins = preamble(family)
-    for sample in given:
-        sample.ids, sample.trained = begins + sample.ids, [False] * len(begins) + sample.trained
-    return rows(given)
-
-
-def without_beginnings(family: str, given: list[Sample]) -> Any:
-    n = len(preamble(family))
-    for sample in given:
-        sample.ids, sample.trained = sample.ids[n:], sample.trained[n:]
-    return rows(given)
+    head = sample_of(renderer_of(family), [system("you obey the fox"), *chats(1)[0]])
+    insert(sample, sample.users[0][1], head.ids[len(preamble(family)) : head.users[0][0]])
 
 
 def of_another_format(family: str, given: list[Sample]) -> Any:
@@ -300,20 +242,14 @@ def of_another_format(family: str, given: list[Sample]) -> Any:
             f"### Instruction:\nDescribe lamp {number}.\n\n### Response:\n",
             f"It has {number} sides and hangs low.",
         ]
-        (asked, _), (answered, _) = (encoder.encode_pieces([part], [False]) for part in parts)
-        labels = [-100] * len(asked) + [int(token) for token in answered]
-        made.append({"input_ids": [int(token) for token in (*asked, *answered)], "labels": labels})
+        asked, answered = (encoder.encode_pieces([part], [False])[0].tolist() for part in parts)
+        made.append({"input_ids": [*asked, *answered], "labels": [-100] * len(asked) + answered})
     return made
 
 
-def forged(family: str, given: list[Sample]) -> Any:
+def forge(family: str, sample: Sample) -> None:
     spelling = {"qwen2.5": "<|image_pad|>", "llama-3": "<|python_tag|>", "gemma": "<start_of_image>"}[family]
-    token = renderer_of(family).encoder.control_ids[spelling]
-    for sample in given[:2]:
-        at = sample.users[0][0] + 1
-        sample.ids.insert(at, token)
-        sample.trained.insert(at, False)
-    return rows(given)
+    insert(sample, sample.users[0][0] + 1, [renderer_of(family).encoder.control_ids[spelling]])
 
 
 def seams(told_by: str, family: str, given: list[Sample]) -> Any:
@@ -323,105 +259,77 @@ def seams(told_by: str, family: str, given: list[Sample]) -> Any:
     return rows(made)
 
 
-def joined_well(family: str, given: list[Sample]) -> Any:
-    return rows(packed(given, lengths=True))
+def joined(family: str, given: list[Sample], **columns: bool) -> Any:
+    return rows(packed(given, **columns))
 
 
-def joined(family: str, given: list[Sample]) -> Any:
-    return rows(packed(given))
+def in_rows(edit: Callable[[Row], Any], plant: Plant | None = None, only: slice = slice(None)) -> Plant:
+    """An edit of finished rows, or of some."""
+
+    def edited(family: str, given: list[Sample]) -> Any:
+        made = rows(given) if plant is None else plant(family, given)
+        for row in made[only]:
+            edit(row)
+        return made
+
+    return edited
 
 
-def wrong_lengths(family: str, given: list[Sample]) -> Any:
-    made = rows(packed(given, lengths=True))
-    made[0]["seq_lengths"] = [made[0]["seq_lengths"][0], 1]
-    return made
+WITH_LENGTHS = partial(joined, lengths=True)
+FIRST, SECOND, HALF = slice(1), slice(1, 2), slice(None, None, 2)
 
 
-def shifted_lengths(family: str, given: list[Sample]) -> Any:
-    made = rows(packed(given, lengths=True))
-    for row in made:
-        row["seq_lengths"] = [row["seq_lengths"][0] + 1, row["seq_lengths"][1] - 1]
-    return made
+def other_label(row: Row) -> None:
+    at = next(at for at, label in enumerate(row["labels"]) if label >= 0)
+    row["labels"][at] = (row["labels"][at] + 1) % 200
 
 
-def positions_that_run_on(family: str, given: list[Sample]) -> Any:
-    made = rows(packed(given, lengths=True))
-    for row in made:
-        row["position_ids"] = list(range(len(row["input_ids"])))
-    return made
+def outside(family: str, sample: Sample) -> None:
+    sample.ids[sample.users[0][0]] = renderer_of(family).vocab_size + 3
 
 
-def ragged(family: str, given: list[Sample]) -> Any:
-    made = rows(given)
-    made[1]["labels"] = made[1]["labels"][:-1]
-    return made
+def too_short(row: Row) -> None:
+    row["seq_lengths"][1] = 1
 
 
-def without_labels(family: str, given: list[Sample]) -> Any:
-    return [{"input_ids": row["input_ids"]} for row in rows(given)]
+def one_too_late(row: Row) -> None:
+    one, two = row["seq_lengths"]
+    row["seq_lengths"] = [one + 1, two - 1]
 
 
-def with_empty_labels(family: str, given: list[Sample]) -> Any:
-    return [{"input_ids": row["input_ids"], "labels": []} for row in rows(given)]
+def run_on(row: Row) -> None:
+    row["position_ids"] = list(range(len(row["input_ids"])))
 
 
-def empty(family: str, given: list[Sample]) -> Any:
-    made = rows(given)
-    made[2] = {"input_ids": [], "labels": []}
-    return made
-
-
-def twice(family: str, given: list[Sample]) -> Any:
-    made = rows(given)
-    return [*made, made[3]]
-
-
-def outside(family: str, given: list[Sample]) -> Any:
-    given[0].ids[given[0].users[0][0]] = renderer_of(family).vocab_size + 3
-    return rows(given)
-
-
-def preshifted(family: str, given: list[Sample]) -> Any:
-    made = rows(given)
-    for row in made:
-        row["labels"] = [*row["labels"][1:], -100]
-    return made
-
-
-def other_labels(family: str, given: list[Sample]) -> Any:
-    made = rows(given)
-    labels = made[0]["labels"]
-    at = next(at for at, label in enumerate(labels) if label >= 0)
-    labels[at] = (labels[at] + 1) % 200
-    return made
-
-
+SHIFTED_LEFT, SHIFTED_RIGHT = each(partial(shift, by=-1)), each(partial(shift, by=1))
+LAST_ONLY, FIRST_ONLY = each(partial(leave_out, turns=slice(1))), each(partial(leave_out, turns=slice(1, None)))
+WITHOUT_BOS = each(lambda f, s: keep(s, len(preamble(f))))
 # Rule, families, what plants the bug, and which rules rightly fire with it.
 PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
-    ("mask-all-zero", PLAIN, all_zero, ()),
+    ("mask-all-zero", PLAIN, each(lambda _, s: train(s, 0, len(s.ids), False), only=slice(3)), ()),
     ("mask-missing", (*PLAIN, "gemma"), whole_without_masks, ()),
-    ("mask-all-one", PLAIN, all_one, ()),
-    ("mask-shifted", PLAIN, shifted_left, ()),
-    ("mask-shifted", ("gemma", "kimi-k2", "ngpt"), shifted_right, ()),
+    ("mask-all-one", PLAIN, each(lambda _, s: train(s, 0, len(s.ids))), ()),
+    ("mask-shifted", PLAIN, SHIFTED_LEFT, ()),
+    ("mask-shifted", ("gemma", "kimi-k2", "ngpt"), SHIFTED_RIGHT, ()),
     # The next opener ends their turns, and is not trained.
-    ("mask-shifted", ("glm-4.5", "glm-5"), shifted_left, ()),
-    ("mask-shifted", ("glm-4.5",), shifted_right, ()),
-    ("mask-shifted", ("kimi-k2.5",), partial(in_some, shifted_right), ()),
+    ("mask-shifted", ("glm-4.5", "glm-5"), SHIFTED_LEFT, ()),
+    ("mask-shifted", ("glm-4.5",), SHIFTED_RIGHT, ()),
+    ("mask-shifted", ("kimi-k2.5",), partial(in_some, SHIFTED_RIGHT), ()),
     # An empty think block, of which the prompt has all but the end.
-    ("mask-shifted", ("qwen3.5", "qwen3.6", "qwen3.8"), shifted_right, ()),
-    ("eot-not-trained", PLAIN, without_stop, ()),
+    ("mask-shifted", ("qwen3.5", "qwen3.6", "qwen3.8"), SHIFTED_RIGHT, ()),
+    ("eot-not-trained", PLAIN, each(without_stop), ()),
     ("eot-masked-as-padding", PLAIN, masked_by_value, ()),
     ("padding-trained", PLAIN, padding_trained, ()),
-    ("user-tokens-trained", PLAIN, user_trained, ()),
-    ("header-trained", PLAIN, header_trained, ()),
-    ("mask-holes", PLAIN, holes, ()),
-    ("turns-untrained", PLAIN, last_only, ()),
-    ("turns-untrained", ("chatml", "llama-3", "deepseek-v3", "gemma"), partial(in_some, last_only), ()),
-    ("turns-untrained", (*PLAIN, "gemma"), first_only, ()),
-    ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, first_only), ()),
+    ("user-tokens-trained", PLAIN, each(lambda _, s: train(s, *s.users[0])), ()),
+    ("header-trained", PLAIN, each(train_headers), ()),
+    ("mask-holes", PLAIN, each(lambda _, s: train(s, s.bodies[0][0] + 2, s.bodies[0][0] + 3, False)), ()),
+    ("turns-untrained", PLAIN, LAST_ONLY, ()),
+    ("turns-untrained", ("chatml", "llama-3", "deepseek-v3", "gemma"), partial(in_some, LAST_ONLY), ()),
+    ("turns-untrained", (*PLAIN, "gemma"), FIRST_ONLY, ()),
+    ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, FIRST_ONLY), ()),
     # The next opener ends turns, so that nothing ends the last one.
-    ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), first_only, ()),
-    ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), partial(in_some, first_only), ()),
+    ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), FIRST_ONLY, ()),
+    ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), partial(in_some, FIRST_ONLY), ()),
     ("turns-untrained", (*PLAIN, "gemma"), middle_untrained, ()),
     ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, middle_untrained), ()),
     # The forged answer begins with the space before a word.
@@ -439,11 +347,16 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("header-drift", (*HEADERS, "qwen3"), partial(in_some, header_with_more_white_space), ("mask-holes",)),
     ("header-drift", ("chatml", "qwen2.5", "llama-3"), header_of_another_role, MANY),
     ("header-drift", ("chatml", "qwen2.5", "llama-3"), partial(in_some, header_of_another_role), MANY),
-    ("tail-trained", WITH_TAIL, tail, ()),
-    ("eot-missing", PLAIN, stops_removed, ()),
-    ("wrong-end-of-turn", PLAIN, other_stop, ()),
-    ("truncated-mid-turn", PLAIN, cut, ()),
-    ("begins-mid-turn", (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling"), cut_in_front, ()),
+    ("tail-trained", WITH_TAIL, each(lambda _, s: train(s, s.stops[0] + 1, s.stops[0] + 2)), ()),
+    ("eot-missing", PLAIN, each(remove_stops), ()),
+    ("wrong-end-of-turn", PLAIN, each(other_stop), ()),
+    ("truncated-mid-turn", PLAIN, each(cut, only=HALF), ()),
+    (
+        "begins-mid-turn",
+        (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling"),
+        each(cut_in_front, only=HALF),
+        (),
+    ),
     (
         "begins-mid-turn",
         ("chatml", "gemma", "qwen2.5"),
@@ -456,40 +369,36 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
         one_stream,
         ("truncated-mid-turn", "attention-crosses", "mask-missing"),
     ),
-    ("turn-order", ("chatml", "llama-3", "kimi-k2", "minimax-m2"), forged_turns, ()),
-    ("double-bos", WITH_BOS, two_beginnings, ()),
-    ("bos-missing", (*WITH_BOS, "glm-4.5"), without_beginnings, ()),
-    ("bos-missing", (*WITH_BOS, "glm-4.5"), partial(in_some, without_beginnings), ()),
+    ("turn-order", ("chatml", "llama-3", "kimi-k2", "minimax-m2"), each(forge_turns, only=slice(2)), ()),
+    ("double-bos", WITH_BOS, each(lambda f, s: insert(s, 0, preamble(f))), ()),
+    ("bos-missing", (*WITH_BOS, "glm-4.5"), WITHOUT_BOS, ()),
+    ("bos-missing", (*WITH_BOS, "glm-4.5"), partial(in_some, WITHOUT_BOS), ()),
     ("other-format", PLAIN, of_another_format, ()),
     ("other-format", PLAIN, partial(in_some, of_another_format), ()),
-    ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), forged, ()),
+    ("special-tokens-in-content", ("qwen2.5", "llama-3", "gemma"), each(forge, only=slice(2)), ()),
     ("packed-start-trained", WITH_BOS, partial(seams, "positions"), ()),
     ("packed-start-trained", PLAIN, partial(seams, "lengths"), ()),
     ("packed-start-trained", PLAIN, partial(seams, "counting"), ()),
     ("attention-crosses", WITH_BOS, joined, ()),
-    ("packing-lengths", WITH_BOS, wrong_lengths, ("attention-crosses",)),
-    ("packing-lengths", WITH_BOS, shifted_lengths, ()),
-    ("packing-lengths", PLAIN, positions_that_run_on, ()),
-    ("unusable-row", PLAIN, ragged, ()),
-    ("mask-missing", PLAIN, partial(in_some, without_labels), ()),
-    ("mask-missing", PLAIN, partial(in_some, with_empty_labels), ()),
-    ("empty-row", PLAIN, empty, ()),
-    ("duplicate-row", PLAIN, twice, ()),
-    ("id-out-of-range", PLAIN, outside, ()),
-    ("labels-preshifted", PLAIN, preshifted, ()),
-    ("labels-foreign", PLAIN, other_labels, ()),
+    ("packing-lengths", WITH_BOS, in_rows(too_short, WITH_LENGTHS, FIRST), ("attention-crosses",)),
+    ("packing-lengths", WITH_BOS, in_rows(one_too_late, WITH_LENGTHS), ()),
+    ("packing-lengths", PLAIN, in_rows(run_on, WITH_LENGTHS), ()),
+    ("unusable-row", PLAIN, in_rows(lambda r: r["labels"].pop(), only=SECOND), ()),
+    ("mask-missing", PLAIN, partial(in_some, whole_without_masks), ()),
+    ("mask-missing", PLAIN, partial(in_some, in_rows(lambda r: r.update(labels=[]))), ()),
+    ("empty-row", PLAIN, in_rows(lambda r: r.update(input_ids=[], labels=[]), only=slice(2, 3)), ()),
+    ("duplicate-row", PLAIN, lambda _, given: rows([*given, given[3]]), ()),
+    ("id-out-of-range", PLAIN, each(outside, only=FIRST), ()),
+    ("labels-preshifted", PLAIN, in_rows(lambda r: r.update(labels=[*r["labels"][1:], -100])), ()),
+    ("labels-foreign", PLAIN, in_rows(other_label, only=FIRST), ()),
 )
 CLEAN: dict[str, Plant] = {
     "eot-masked-as-padding": padded_well,
     "padding-trained": padded_well,
-    "packed-start-trained": lambda family, given: rows(packed(given, positions=True)),
-    "attention-crosses": joined_well,
-    "packing-lengths": joined_well,
+    "packed-start-trained": partial(joined, positions=True),
+    "attention-crosses": WITH_LENGTHS,
+    "packing-lengths": WITH_LENGTHS,
 }
-
-
-def untouched(family: str, given: list[Sample]) -> Any:
-    return rows(given)
 
 
 def _report(plant: Plant, family: str, _: Path) -> Report:
@@ -501,7 +410,7 @@ def cases() -> list[Case]:
     for rule, families, plant, also in PLANTS:
         for family in families:
             made.append(Case(rule, family, partial(_report, plant, family), True, also))
-            made.append(Case(rule, family, partial(_report, CLEAN.get(rule, untouched), family), False))
+            made.append(Case(rule, family, partial(_report, CLEAN.get(rule, each()), family), False))
     for planted in (True, False):
         made += _special(planted)
     return made

@@ -75,6 +75,7 @@ def test_warnings_exit_with_1_only_if_asked_to(run_cli: Run, tmp_path: Path) -> 
         (("clean.jsonl", "--silence", "empty-answer= "), 2, "without a reason"),
         (("x.jsonl", "--json", "--sarif"), 2, "one form of report at a time"),
         (("x.jsonl",), 3, "no such file"),
+        (("clean.jsonl", "--renderer", "chatml"), 2, "pass --tokenizer"),
         (("x.jsonl", "--fail-on", "never"), 2, "--fail-on"),
         # Before the tokenizer is loaded and the rows are read.
         (("clean.jsonl", "--tokenizer", ".", "--fix", "none/rows.jsonl"), 3, "there is no directory none"),
@@ -89,12 +90,6 @@ def test_mistakes_are_one_line_and_an_exit_code(
     assert done.returncode == code
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_template_without_a_tokenizer_is_wrong_usage(run_cli: Run, clean: Path) -> None:
-    done = run_cli("doctor", clean, "--renderer", "chatml")
-    assert done.returncode == 2
-    assert "pass --tokenizer" in done.stderr
 
 
 def test_the_report_as_json_is_its_contract(run_cli: Run, broken: Path) -> None:

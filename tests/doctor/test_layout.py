@@ -1,30 +1,21 @@
-"""Turns found in ids alone are those that the renderer wrote; the pieces of arithmetic beside slow references."""
+"""Turns found in ids alone are those that the renderer wrote."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("tokenizers")
 
 from niels_gpt.doctor import diagnose
-from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.layouts.inference import infer_layout
-from niels_gpt.doctor.layouts.layout import Layout, sentinel_layout
 from niels_gpt.doctor.layouts.turns import rows_of, turns_of
-from niels_gpt.doctor.rows import ASSISTANT, covered
-from niels_gpt.doctor.view import Scope, View
+from niels_gpt.doctor.rows import covered
 from niels_gpt.errors import MessageError
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.types import RenderedTokens
 from tests.renderers.sweeps import answered, families
 from tests.renderers.tiny_families import renderer_of
-
-SPECIAL = {"sys": 1, "usr": 2, "asst": 3, "eot": 4}
 
 
 def renderings(family: str) -> list[RenderedTokens]:
@@ -75,51 +66,3 @@ def test_odd_conversations_of_another_tool_are_no_error(family: str) -> None:
     report = diagnose(rows, renderer=renderer_of(family))
     assert report.rules("error") == []
     assert not {"mask-holes", "header-trained", "tail-trained"} & set(report.rules())
-
-
-def slow_turns(ids: list[int]) -> list[tuple[int, int, int, int]]:
-    """`(role, start, stop or -1, end)` of every sentinel turn of one row."""
-    opens = [at for at, token in enumerate(ids) if token in (1, 2, 3)]
-    made = []
-    for at, end in zip(opens, [*opens[1:], len(ids)], strict=False):
-        role = {1: 0, 2: 1, 3: 2}[ids[at]]
-        stop = next((place for place in range(at + 1, end) if ids[place] == 4), -1) if role == ASSISTANT else -1
-        made.append((role, at, stop, end))
-    return made
-
-
-row = st.lists(st.integers(1, 7), min_size=1, max_size=14)
-
-
-@given(st.lists(row, min_size=1, max_size=4))
-def test_turns_of_sentinels_are_those_of_a_slow_reading(many: list[list[int]]) -> None:
-    rows = rows_of(many)
-    turns = turns_of(sentinel_layout(SPECIAL, 8), rows)
-    wanted = [
-        (number, role, base + start, base + stop if stop >= 0 else -1, base + end)
-        for number, (ids, base) in enumerate(zip(many, rows.starts.tolist(), strict=False))
-        for role, start, stop, end in slow_turns(ids)
-    ]
-    columns = (turns.row, turns.role, turns.start, turns.stop, turns.end)
-    assert [tuple(map(int, one)) for one in zip(*columns, strict=True)] == wanted
-
-
-def slow_padding(ids: list[int], pad: int, stops: set[int]) -> list[bool]:
-    n = len(ids)
-    behind = next((k for k in range(n) if ids[n - 1 - k] != ids[-1]), n)
-    padded = 0 if ids[-1] != pad else behind - (1 if pad in stops and behind < n else 0)
-    before = next((k for k in range(n) if ids[k] != pad), n)
-    before = before if 2 <= before < n else 0
-    return [at >= n - padded or at < before for at in range(n)]
-
-
-@settings(max_examples=200)
-@given(st.lists(st.lists(st.integers(3, 6), min_size=1, max_size=9), min_size=1, max_size=4), st.sampled_from([4, 6]))
-def test_padding_is_found_as_by_a_slow_reading(many: list[list[int]], pad: int) -> None:
-    from dataclasses import replace
-
-    layout: Layout = replace(sentinel_layout(SPECIAL, 8), pad=pad, controls=frozenset())
-    rows = rows_of(many)
-    view = View(rows, Scope(layout), Counters(1))
-    wanted: list[Any] = [flag for ids in many for flag in slow_padding(ids, pad, {4})]
-    assert view.padding.tolist() == wanted

@@ -70,30 +70,10 @@ def test_numbers_that_are_no_ids_are_told_apart_from_ids(tmp_path: Path) -> None
         assert diagnose(form(nulls, tmp_path), renderer=renderer_of("chatml")).rules("error") == ["unusable-row"]
 
 
-def test_arrays_and_tuples_are_lists_too() -> None:
-    made = [{name: np.array(held) for name, held in row.items()} for row in rows(samples("chatml"))]
-    assert diagnose(made, renderer=renderer_of("chatml")).rules() == []
-
-
 def test_a_dataset_of_ours_is_examined_with_its_own_tokenizer_only(tmp_path: Path) -> None:
     build_episodes(chat_files([chats_file()]), tmp_path / "episodes", encoder=as_encoder(renderer_of("qwen2.5")))
     with pytest.raises(Mismatch, match="built with tokenizer"):
         diagnose(tmp_path / "episodes", tokenizer=folder_of("llama-3"), renderer="llama-3")
-
-
-def test_a_parquet_row_that_is_not_utf8_is_a_finding(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    texts = ["one", "two", "three", "four"]
-    path = tmp_path / "rows.parquet"
-    table = pa.table({"instruction": texts, "output": texts[::-1]})
-    parquet.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
-    path.write_bytes(path.read_bytes().replace(b"three", b"th\xffee", 1))
-    report = diagnose(path)
-    (finding,) = [found for found in report.findings if found.rule == "unusable-row"]
-    assert [evidence.row for evidence in finding.evidence] == [2]
-    assert finding.evidence[0].where == f"{path} row 2"
-    assert finding.evidence[0].note.startswith("holds a text with invalid UTF-8")  # the place is named once
 
 
 def test_an_index_whose_episodes_hold_nothing(tmp_path: Path) -> None:

@@ -288,21 +288,6 @@ def test_a_token_that_only_models_write_is_no_forgery_and_a_cut_channel_begins_m
     assert "special-tokens-in-content" not in report.rules()
 
 
-def test_a_row_with_two_kinds_of_wrong_headers_counts_once() -> None:
-    """Additional lines before reasoning and before answers without any."""
-    renderer = renderer_of("qwen3")
-    line = renderer.encoder.encode_pieces(["\n"], [False])[0].tolist()
-    rows = labelled(renderer, made_chats(10))
-    for row in rows:
-        ids, labels = row["input_ids"], row["labels"]
-        for at in range(len(ids) - 1, 0, -1):
-            if labels[at] != -100 and labels[at - 1] == -100:
-                ids[at:at], labels[at:at] = line, [-100] * len(line)
-    found = diagnose(rows, renderer=renderer).finding("header-drift")
-    assert found is not None
-    assert (found.count, found.rows) == (20, 10)
-
-
 @needs_assets
 def test_untrained_turns_are_found_where_a_template_leaves_turns_open() -> None:
     """GLM's template writes no end of turn, and does not say that the next opener is one."""

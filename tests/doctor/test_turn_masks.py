@@ -15,7 +15,6 @@ from niels_gpt.doctor import Report, diagnose
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.doctor.made import (
     Sample,
-    assistant,
     chats,
     model,
     packed,
@@ -25,7 +24,6 @@ from tests.doctor.made import (
     samples,
     system,
     template_of,
-    tool_chats,
     user,
 )
 from tests.doctor.made import sample_of as rendered
@@ -67,13 +65,6 @@ def test_a_row_without_padding_among_padded_ones_was_not_cut(masked: bool) -> No
     assert found(report_on("glm-4.5", rows(given))) == {}
 
 
-def test_a_default_system_message_may_follow_declarations_of_tools_in_each_text_of_a_packed_row() -> None:
-    renderer = renderer_of("kimi-k2")
-    calls = [rendered(renderer, row["messages"], row["tools"]) for row in tool_chats(lambda n: {"city": f"x{n}"})]
-    pairs = [one for pair in zip(samples("kimi-k2"), calls, strict=False) for one in pair]
-    assert found(diagnose(rows(packed(pairs, positions=True)), renderer=renderer)) == {}
-
-
 def test_the_token_after_the_stop_may_be_trained_where_the_prompt_closes_the_think_block() -> None:
     given = samples("laguna-xs.2", chats(turns=1))
     for sample in given:
@@ -92,23 +83,6 @@ def test_a_mask_shifted_to_the_right_behind_empty_think_blocks_is_found(family: 
     assert found(report_on(family, rows(samples(family, given)))) == {}
 
 
-def test_a_row_with_two_turns_without_ends_counts_once() -> None:
-    given = samples("qwen2.5")
-    for sample in given:
-        for stop in sorted(sample.stops, reverse=True):
-            del sample.ids[stop], sample.trained[stop]
-    finding = next(f for f in report_on("qwen2.5", rows(given)).findings if f.rule == "eot-missing")
-    assert (finding.count, finding.rows) == (16, 8)
-    assert [piece.row for piece in finding.evidence] == sorted(piece.row for piece in finding.evidence)
-
-
-def test_an_answer_of_which_only_the_stop_is_trained_is_found_among_others() -> None:
-    given = samples("llama-3", chats(20))
-    for sample in given[:2]:
-        sample.trained = [place in sample.stops for place in range(len(sample.ids))]
-    assert found(report_on("llama-3", rows(given))) == {"mask-holes": 2}
-
-
 @pytest.mark.parametrize("family", ["qwen2.5", "llama-3", "gpt-oss", "glm-4.5"])
 def test_a_generation_prompt_after_the_last_answer_is_named(family: str) -> None:
     renderer = renderer_of(family)
@@ -122,11 +96,6 @@ def test_a_generation_prompt_after_the_last_answer_is_named(family: str) -> None
     report = report_on(family, rows(given))
     assert found(report) == {"turn-order": 2}
     assert "generation prompt" in report.findings[0].evidence[0].note
-
-
-def test_two_parts_of_one_answer_are_in_order_in_gpt_oss() -> None:
-    answer = assistant("The fox jumps", reasoning_content="you return the fox")
-    assert found(report_on("gpt-oss", rows(samples("gpt-oss", [[user(f"hello {n}"), answer] for n in range(4)])))) == {}
 
 
 @pytest.mark.parametrize(("some", "severity"), [(0, None), (1, None), (4, "warning"), (40, "error")])

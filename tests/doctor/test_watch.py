@@ -79,11 +79,6 @@ def test_a_collator_that_masks_by_value_is_found_and_training_goes_on(tmp_path: 
     assert "compute_loss" not in vars(trainer)
 
 
-def test_a_good_collator_is_clean(tmp_path: Path) -> None:
-    watch = watched(trainer_of(tmp_path, transformers.default_data_collator), batches=3)
-    assert (watch.report.rules("warning"), watch.report.rows) == ([], 6)
-
-
 def test_a_training_can_be_stopped(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, by_value)
     ng.doctor.watch(trainer, tokenizer=folder_of(FAMILY), renderer=FAMILY, stop_on="error", show=lambda _: None)
@@ -203,10 +198,3 @@ def test_a_loss_of_the_users_own_stays_and_watches_do_not_end_each_other(tmp_pat
     alone.compute_loss = own
     ng.doctor.watch(alone).remove()
     assert alone.compute_loss is own
-
-
-def test_what_show_and_the_loss_raise_comes_out(tmp_path: Path) -> None:
-    trainer = trainer_of(tmp_path, by_value)
-    ng.doctor.watch(trainer, show=lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        trainer.train()

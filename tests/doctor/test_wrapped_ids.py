@@ -17,7 +17,6 @@ from tests.doctor.made import chats
 from tests.doctor.planted_vocabulary import renumbered
 from tests.memory import shared
 from tests.renderers.small import user
-from tests.renderers.tiny_families import renderer_of
 
 
 @shared
@@ -96,13 +95,3 @@ def test_separators_that_were_added_later_do_not_hide_wrapped_rows() -> None:
         row["input_ids"], row["labels"] = [*row["input_ids"], stop], [*row["labels"], -100]
     report = diagnose([*noise, *rows[4:]], renderer=renderer)
     assert {one.rule: one.rows for one in report.findings if one.severity == "error"} == {"ids-wrapped": 4}
-
-
-def test_texts_of_another_template_are_of_another_format_however_they_were_encoded() -> None:
-    renderer = renderer_of("qwen2.5")
-    rows = []
-    for number in range(8):
-        parts = ["<|start_header_id|>us", "er<|end_header_id|>\n", "\nhel", f"lo {number} wor", "ld<|eot_id|>"]
-        ids = [int(t) for part in parts for t in renderer.encoder.encode_pieces([part], [False])[0]]
-        rows.append({"input_ids": ids, "labels": [-100] * 12 + ids[12:]})
-    assert diagnose(rows, renderer=renderer).rules("error") == ["other-format"]
