@@ -203,33 +203,39 @@ def rollout_batch(
         )
     own_rows = PackPlan(np.arange(len(rows)), np.arange(len(rows) + 1), width, int(lengths.sum()))
     plan = pack(lengths, width) if packing else own_rows
+    return _batch(rows, wanted, lengths, plan, pad_token_id)
+
+
+def _batch(
+    rows: Sequence[Trajectory], advantages: Array, lengths: Array, plan: PackPlan, pad_token_id: int
+) -> RolloutBatch:
     # The trajectories in the order of the rows, one after the other, fill the places that are not padding.
-    order = plan.items.tolist()
+    width, order = plan.capacity, plan.items.tolist()
     used = np.add.reduceat(lengths[plan.items], plan.offsets[:-1])
     places = np.flatnonzero(np.arange(width) < used[:, None])
     begins = places[np.cumsum(lengths[order]) - lengths[order]]
 
-    def filled(values: Array, padding: float, dtype: npt.DTypeLike) -> Array:
+    def filled(values: Sequence[Array], padding: float, dtype: npt.DTypeLike) -> Array:
         found = np.full(plan.rows * width, padding, dtype)
-        found[places] = values
+        found[places] = np.concatenate(values)
         return found.reshape(plan.rows, width)
 
-    def column(name: str, padding: float, dtype: npt.DTypeLike) -> Array:
-        return filled(np.concatenate([getattr(rows[number], name) for number in order]), padding, dtype)
-
-    tokens, rollout = column("ids", pad_token_id, np.int64), filled(np.repeat(order, lengths[order]), -1, np.int64)
-    logprobs, versions = column("logprobs", 0, np.float64), column("versions", NO_VERSION, np.int64)
-    trained, layout = column("mask", 0, np.bool_), layout_of(begins, used, T=width - 1)
+    ordered = [rows[number] for number in order]
+    inputs, labels = shifted(filled([row.ids for row in ordered], pad_token_id, np.int64))
+    trained = filled([row.mask for row in ordered], 0, np.bool_)
     trained.reshape(-1)[begins] = False  # the token before is of another trajectory
-    inputs, labels = shifted(tokens)
-    is_trained, numbers = targets_of(trained), targets_of(rollout)
+    is_trained = targets_of(trained)
+    numbers = targets_of(filled([np.repeat(order, lengths[order])], -1, np.int64))
+    logprobs = targets_of(filled([row.logprobs for row in ordered], 0, np.float64))
+    versions = targets_of(filled([row.versions for row in ordered], NO_VERSION, np.int64))
+    layout = layout_of(begins, used, T=width - 1)
     arrays = {
         "input_ids": inputs,
         "labels": np.where(is_trained, labels, IGNORE_INDEX),
-        "logprobs": np.where(is_trained, targets_of(logprobs), 0.0).astype(np.float32),
+        "logprobs": np.where(is_trained, logprobs, 0.0).astype(np.float32),
         # -1, the number of padding, reads the appended last value.
-        "advantages": np.where(is_trained, np.append(wanted, 0.0)[numbers], 0.0).astype(np.float32),
-        "versions": np.where(is_trained, targets_of(versions), NO_VERSION),
+        "advantages": np.where(is_trained, np.append(advantages, 0.0)[numbers], 0.0).astype(np.float32),
+        "versions": np.where(is_trained, versions, NO_VERSION),
         "rollout": np.ascontiguousarray(numbers),
         "segment_ids": layout.segment_ids,
         "position_ids": layout.position_ids,
@@ -253,17 +259,18 @@ def _check_continues(prompt: Array, ids: Array, number: int) -> None:
         )
 
 
-def _array(turn: Mapping[str, Any], name: str, kinds: str, where: str) -> Array:
-    """A field of a turn as an array of one of these kinds of numbers, as numpy names them."""
+def _array(turn: Mapping[str, Any], name: str, kinds: str, where: str, n: int | None = None) -> Array:
+    """A field of a turn as an array of one of these kinds of numbers, as numpy names them, `n` of them."""
     if name not in turn:
         raise UsageError(f"{where}no {name}; found {', '.join(map(str, turn)) or 'nothing'}")
     found = np.asarray(turn[name])
-    if found.ndim != 1 and not (found.ndim == 0 and name == "version"):
-        raise UsageError(f"{where}{name} has the shape {found.shape}; expected (tokens,)")
     # Not converted: of floats and truth values some would be ids, and nothing would show that others were meant.
-    if found.size and found.dtype.kind not in kinds:
+    if found.ndim != 1 or (n is not None and len(found) != n) or (found.size and found.dtype.kind not in kinds):
         expected = "integers" if "i" in kinds else "floating point numbers"
-        raise UsageError(f"{where}{name} are {found.dtype}; expected {expected}")
+        raise UsageError(
+            f"{where}{name} are {found.dtype} of shape {found.shape}; expected {expected} of shape "
+            f"({'tokens' if n is None else n},)"
+        )
     return found
 
 
@@ -276,22 +283,20 @@ def _ids(turn: Mapping[str, Any], name: str, where: str) -> Array:
 
 def _sampled(turn: Mapping[str, Any], n: int, where: str) -> tuple[Array, Array, Array]:
     """Mask, log-probabilities and versions of the `n` tokens of a completion."""
-    given = {name: value for name, value in turn.items() if value is not None}
-    # Servers answer with an empty list where they computed none.
-    if "completion_logprobs" not in given or (n and len(given["completion_logprobs"]) == 0):
-        given["completion_logprobs"] = np.full(n, np.nan)
-    given = {"completion_mask": np.ones(n, np.bool_), "version": np.full(n, NO_VERSION), **given}
-    mask, logprobs = _array(given, "completion_mask", "biu", where), _array(given, "completion_logprobs", "f", where)
-    versions = _array(given, "version", "iu", where)
-    for name, found in (("completion_mask", mask), ("completion_logprobs", logprobs), ("version", versions)):
-        if found.ndim and len(found) != n:
-            raise UsageError(f"{where}{name}: {len(found):,} values for {n:,} tokens; expected one each")
+    given: dict[str, Any] = {"completion_mask": np.ones(n, np.bool_), "version": NO_VERSION}
+    given |= {name: value for name, value in turn.items() if value is not None}
+    logprobs = np.full(n, np.nan)
+    if len(given.get("completion_logprobs", ())):  # servers answer with an empty list where they computed none
+        logprobs = _array(given, "completion_logprobs", "f", where, n)
+    if np.ndim(given["version"]) == 0:
+        given["version"] = np.full(n, given["version"])
+    mask, versions = (_array(given, name, "biu", where, n) for name in ("completion_mask", "version"))
     if not ((mask == 0) | (mask == 1)).all():
         raise UsageError(f"{where}completion_mask holds {shown(mask[(mask != 0) & (mask != 1)][0])}; expected 0 or 1")
     if versions.size and not -1 <= versions.min() <= versions.max() < 2**31:
         raise UsageError(f"{where}version is {shown(turn['version'])}; expected a whole number from 0")
     mask = mask.astype(np.bool_)
-    if turn.get("completion_logprobs") is not None and not np.isnan(logprobs).all():
+    if not np.isnan(logprobs).all():
         _check_logprobs(logprobs, mask, where)
     return mask, np.where(mask, logprobs, np.nan), np.where(mask, versions, NO_VERSION)
 

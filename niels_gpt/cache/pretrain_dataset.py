@@ -17,8 +17,7 @@ from niels_gpt.format.gather import shifted
 from niels_gpt.ranges import BATCH_SIZE, LENGTH
 from niels_gpt.required_torch import torch
 from niels_gpt.store.kinds import meta_beside
-from niels_gpt.store.schema import META_DTYPES
-from niels_gpt.store.shards import map_tokens
+from niels_gpt.store.token_stream import TokenStream
 
 
 class PretrainTokenStreamDataset:
@@ -47,26 +46,19 @@ class PretrainTokenStreamDataset:
             raise CacheError(
                 f"{self.shards_dir}: no such directory; expected the train or val directory of a pretrain cache"
             )
-        # By name, because windows are numbered through all shards, and a seed must draw the same ones everywhere.
-        paths = sorted(self.shards_dir.glob("shard_*.bin"))
-        meta = meta_beside(self.shards_dir.parent, tokenizer)
-        if not paths:
+        meta_beside(self.shards_dir.parent, tokenizer)  # raises where it is damaged, or another tokenizer's
+        self._windows = windows = TokenStream(self.shards_dir.parent, self.shards_dir.name, self.T)
+        if not windows.shards:
             raise CacheError(
                 f"{self.shards_dir}: no shard_*.bin in it; expected shards, or this split got no documents"
             )
-        dtype = META_DTYPES[meta["token_dtype"] if meta else "uint16-le"]
-        found = [map_tokens(path, dtype) for path in paths]
-        self._shards = [shard for shard in found if len(shard) > self.T]
-        if not self._shards:
-            sizes = ", ".join(f"{path.name} {len(shard):,}" for path, shard in zip(paths, found, strict=True))
+        self.n_windows = len(windows)
+        if not self.n_windows:
+            sizes = ", ".join(f"{shard.path.name} {len(shard.tokens):,}" for shard in windows.shards)
             raise UsageError(
                 f"{shards_dir}: T + 1 = {self.T + 1:,} tokens do not fit into any shard (tokens: {sizes}); "
                 "use a smaller T"
             )
-        # Shards with 3 and 5 windows: the first ones are 0 and 3; window 4 is number 4 - 3 = 1 of the second shard.
-        counts = np.array([len(shard) - self.T for shard in self._shards], dtype=np.int64)
-        self._first = np.cumsum(counts) - counts
-        self.n_windows = int(counts.sum())
 
     def __repr__(self) -> str:
         of = f"{self.n_windows:,} windows of {self.T:,}"
@@ -83,10 +75,9 @@ class PretrainTokenStreamDataset:
         # On the generator's device, as torch requires; the windows of a seed differ between CPU and CUDA generators.
         drawn = torch.randint(self.n_windows, (B,), generator=generator, device=generator.device)
         numbers = (drawn if drawn.is_cpu else drawn.cpu()).numpy()
-        # First windows 0 3, number 4: searchsorted gives 2, so it is in shard 1, at 4 - 3 = 1.
-        shards = np.searchsorted(self._first, numbers, side="right") - 1
-        places = zip(shards.tolist(), (numbers - self._first[shards]).tolist(), strict=True)
-        rows = np.stack([self._shards[shard][start : start + self.T + 1] for shard, start in places])
+        shards, starts, _ = self._windows.locate(numbers)
+        places = zip(shards.tolist(), starts.tolist(), strict=True)
+        rows = np.stack([self._windows.shards[shard].tokens[start : start + self.T + 1] for shard, start in places])
         x, y = map(torch.from_numpy, shifted(rows))
         if not self._on_cpu:  # else, the common case, no call is needed
             x, y = to_device(x, self.device), to_device(y, self.device)

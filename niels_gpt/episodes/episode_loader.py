@@ -245,9 +245,9 @@ class GPTEpisodeDataLoader(Loader[Batch]):
         """The split with its rows grouped, packed and ordered."""
         # Val measures the same rows in every run, whatever the mixture.
         sampling = self._sampling if name == "train" else self._sampling.unweighted()
-        groups = episode_groups(split, sampling, self._names)
+        groups, sampling = episode_groups(split, sampling, self._names)
         # Groups are packed separately: a row with episodes of two groups could not be drawn by either's share.
-        members = groups.members if groups else None
+        members = groups
         if sampling.shuffle_shards is not None:
             # So are shards: a row with episodes of two could not be read before both are here.
             members = {f"shard {number}": span for number, span in enumerate(split.positions_of_shards())}

@@ -1,17 +1,11 @@
 """`GPTDataLoader`: random windows of a token stream; `make_data_loader` chooses between it and the episode loader.
 
-A window is block_size + 1 neighbouring tokens of one file, wherever texts begin or end in it. All windows of all files
-are numbered through, and each position of an endless random sequence draws one::
-
-    files of 5 and 7 tokens, windows of 3      windows 0 1 2 | 3 4 5 6 7      window 4 is tokens 1 to 3 of the second
+Each position of an endless random sequence draws one of all windows of all files: see `store.token_stream`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +17,11 @@ from niels_gpt.episodes.settings import dataset_mode, ensure_log_output, ranks, 
 from niels_gpt.episodes.source import Batching, EpisodeSource, RowOptions
 from niels_gpt.errors import CacheError, UsageError, without_passwords
 from niels_gpt.required_torch import torch
-from niels_gpt.store.files import samples
-from niels_gpt.store.index import EveryWindow
 from niels_gpt.store.index_sets import Span
-from niels_gpt.store.kinds import is_episode_indexed_dataset, meta_beside
+from niels_gpt.store.kinds import is_episode_indexed_dataset
 from niels_gpt.store.published import is_url
-from niels_gpt.store.schema import META_DTYPES, SPLITS, TOKENS_NAME
-from niels_gpt.store.shards import EPISODE_TOKENS, Shard, map_tokens, open_mask
-from niels_gpt.store.split import IndexedSplit
+from niels_gpt.store.schema import SPLITS
+from niels_gpt.store.token_stream import TokenStream, stream_files
 
 _log = logging.getLogger("niels_gpt.stream")
 
@@ -99,7 +90,7 @@ class GPTDataLoader(Loader[Batch]):
         self.config, self.batch_size, self.block_size = resolve(config, "token_stream", keywords)
         self.device, self.dataset_dir = self.config.device, Path(dataset_dir)
         self.rank, self.world_size = ranks(rank, world_size)
-        found = [name for name in SPLITS if _find(self.dataset_dir / name)]
+        found = [name for name in SPLITS if stream_files(self.dataset_dir / name)]
         if not found:
             raise CacheError(
                 f"{self.dataset_dir}: no token stream: expected train/tokens.bin, train/shard_00000/tokens.bin or "
@@ -128,7 +119,7 @@ class GPTDataLoader(Loader[Batch]):
     def _open(self, split: str) -> EpisodeSource:
         """See `Loader`."""
         folder = self.dataset_dir / split
-        if not _find(folder):
+        if not stream_files(folder):
             raise CacheError(f"{folder}: no tokens; this dataset has no {split} split")
         windows = TokenStream(self.dataset_dir, split, self.block_size)
         if not len(windows):
@@ -145,50 +136,3 @@ class GPTDataLoader(Loader[Batch]):
         # Every window fills its row, so the padding is never used.
         options = RowOptions(self.block_size, pad_id=0, too_long="head", vocab_size=None, use_mask=use_mask)
         return EpisodeSource(windows, order, Batching(self.batch_size, True, self.rank, self.world_size), options)
-
-
-class TokenStream(IndexedSplit):
-    """Every window of block_size + 1 tokens of the files of a split, which may be of any of three forms."""
-
-    def __init__(self, dataset: Path, split: str, block_size: int) -> None:
-        self._block_size = block_size
-        super().__init__([dataset], split)
-
-    def _open_dataset(self, dataset: Path) -> tuple[None, list[Shard]]:
-        return None, [
-            Shard(path, EveryWindow(path, len(tokens), self._block_size), columns, no_mask)
-            for path, columns, no_mask in _find(dataset / self.name)
-            for tokens in [columns["tokens"]]
-        ]
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """See `Split`: of the files and the size of windows."""
-        digest = hashlib.blake2b(f"windows {self._block_size}".encode(), digest_size=16)
-        for shard in self.shards:
-            for part in samples(shard.tokens):
-                digest.update(part)
-        return digest.hexdigest()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled for another process, the files are opened again there."""
-        return type(self), (self.datasets[0], self.name, self._block_size)
-
-
-def _find(split: Path) -> list[tuple[Path, dict[str, Any], str]]:
-    """The files of a split, in any of the three forms: path, columns, and why there is no mask. None if absent."""
-    folders = [split, *sorted(path for path in split.glob("shard_*") if path.is_dir())]
-    files: list[tuple[Path, dict[str, Any], str]] = []
-    for folder in folders:
-        if (folder / TOKENS_NAME).is_file():
-            tokens = map_tokens(folder / TOKENS_NAME, EPISODE_TOKENS)
-            mask, no_mask = open_mask(folder, len(tokens), None)
-            files.append((folder / TOKENS_NAME, {"tokens": tokens} | ({} if mask is None else {"mask": mask}), no_mask))
-    if files:
-        return files
-    # By name, because windows are numbered through all files and a state refers to these numbers.
-    paths = sorted(split.glob("shard_*.bin"))
-    # Shards without a meta.json are of the cache format's default dtype.
-    meta: Mapping[str, Any] = (meta_beside(split.parent, None) or {}) if paths else {}
-    dtype = META_DTYPES[meta.get("token_dtype", "uint16-le")]
-    return [(path, {"tokens": map_tokens(path, dtype)}, f"{path}: a shard without mask") for path in paths]

@@ -125,9 +125,8 @@ class PreferenceLoader(Loader[PreferenceBatch]):
         order = every_row(len(opened), sampling.seed, shuffle=sampling.shuffle)
         if split == "train" and self._mixture is not None:
             # The groups of several datasets in proportion; val is never weighted.
-            weighted = sampling.mixed(self._mixture)
-            groups = groups_of(dict(zip(self._names, opened.positions_of_datasets(), strict=True)), weighted)
-            order = order_of_groups(groups, weighted)
+            found = dict(zip(self._names, opened.positions_of_datasets(), strict=True))
+            order = order_of_groups(*groups_of(found, sampling.mixed(self._mixture)))
         # A val split smaller than a batch is not dropped as a whole.
         drop_last = sampling.drop_last and not (split == "val" and len(opened) < self.batch_size * self.world_size)
         batching = Batching(self.batch_size, drop_last, self.rank, self.world_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -268,36 +267,7 @@ def test_damaged_indexes_and_manifests_are_refused(store: FileServer, tmp_path: 
         opened(f"{store.url}/nothing", shard_cache=cache_in(tmp_path))
 
 
-def test_segments_of_a_wrong_size_are_refused_as_on_disks(store: FileServer, tmp_path: Path) -> None:
-    """A manifest that was published so records it; without segment ids texts would see each other."""
-    folder = store.root / "chats"
-    for path in folder.glob("train/*/segment_ids.bin"):
-        path.write_bytes(path.read_bytes()[:-1])
-    write_manifest(folder, vocab_size=100_000, mask_dtype="uint8")
-    for place, options in ((folder, {}), (f"{store.url}/chats", {"shard_cache": cache_in(tmp_path)})):
-        with pytest.raises(CacheError, match=r"segment_ids\.bin.* bytes for .* tokens; expected"):
-            opened(place, **options)
-
-
 # ---- a cache that others use too
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from tests.episodes.test_store import opened, remote_files, ShardCache, as_lists
-remote_files.READ_SECONDS = 1.0
-cache = ShardCache(Path(sys.argv[2]), int(sys.argv[3]))
-loader = opened(sys.argv[1], shard_cache=cache, epoch_seed=int(sys.argv[4]))
-print("open", flush=True)
-print(hash(repr([as_lists(loader.next_batch()) for _ in range(60)])), flush=True)
-"""
-
-
-def child(store: FileServer, tmp_path: Path, seed: int) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", CHILD, f"{store.url}/chats", str(tmp_path / "cache"), str(2 * ROOM), str(seed)]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"}
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def disk_use(tmp_path: Path) -> int:
@@ -307,24 +277,6 @@ def disk_use(tmp_path: Path) -> int:
         with suppress(FileNotFoundError):
             sizes.append(path.stat().st_size)
     return sum(sizes)
-
-
-def test_a_process_killed_in_a_download_leaves_nothing_half(store: FileServer, tmp_path: Path) -> None:
-    store.faults("*.bin stall")
-    job = child(store, tmp_path, 1)
-    assert job.stdout is not None
-    assert job.stdout.readline() == "open\n"
-    while not list(tmp_path.glob("cache/shards/*.part")):
-        time.sleep(0.01)
-    job.send_signal(signal.SIGKILL)
-    job.communicate()
-    assert all(name.endswith(".part") for name in here(tmp_path))
-    store.faults()
-    assert rows_of(remote(store, cache_in(tmp_path)), 60) == rows_of(local(store), 60)
-    end = time.monotonic() + 60  # what is fetched ahead is still on its way
-    while any(name.endswith(".part") for name in here(tmp_path)) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not any(name.endswith(".part") for name in here(tmp_path))
 
 
 @pytest.mark.parametrize("damage", ["delete", "cut"])

@@ -17,7 +17,7 @@ The groups' proportions come from `weights`, from their sizes and `temperature`,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -145,23 +145,11 @@ def _named_by_text(numbers: Any, what: str) -> dict[str, Any]:
     return {str(name): number for name, number in numbers.items()}
 
 
-@dataclass(frozen=True)
-class EpisodeGroups:
-    """The groups of a split that have any share.
-
-    Attributes:
-        members: the episodes of each group, by position after filtering.
-        proportions: the weight of each group, or its rows in all phases; `None` if temperature decides.
-        phases: the rows of each group in each phase, where the sampling has phases.
-    """
-
-    members: dict[str, IndexSet]
-    proportions: dict[str, float] | None
-    phases: list[dict[str, int]] = field(default_factory=list)
+Groups = dict[str, IndexSet]
 
 
-def episode_groups(split: IndexedSplit, sampling: Sampling, names: list[str]) -> EpisodeGroups | None:
-    """The groups to draw from; `None` if rows are not drawn by group.
+def episode_groups(split: IndexedSplit, sampling: Sampling, names: list[str]) -> tuple[Groups | None, Sampling]:
+    """The groups to draw from, see `groups_of`; `None` if rows are not drawn by group.
 
     Args:
         names: what each dataset is called in the weights.
@@ -170,18 +158,15 @@ def episode_groups(split: IndexedSplit, sampling: Sampling, names: list[str]) ->
         UsageError: weights and data do not name the same groups. CacheError: there is no metadata to group by.
     """
     if sampling.weight_by is None:
-        return None
-    found: dict[str, IndexSet] = {}
+        return None, sampling
     if sampling.weight_by == "dataset":
         # Whole ranges of positions: a mixture of datasets needs no metadata and no memory.
-        found |= zip(names, split.positions_of_datasets(), strict=True)
-    else:
-        found |= labels(split, sampling.weight_by)
-    return groups_of(found, sampling)
+        return groups_of(dict(zip(names, split.positions_of_datasets(), strict=True)), sampling)
+    return groups_of(labels(split, sampling.weight_by), sampling)
 
 
-def groups_of(found: Mapping[str, IndexSet], sampling: Sampling) -> EpisodeGroups:
-    """The groups to draw from, among those that the data has.
+def groups_of(found: Mapping[str, IndexSet], sampling: Sampling) -> tuple[Groups, Sampling]:
+    """The groups that have a share, by position after filtering, and the sampling with their names.
 
     Args:
         found: the members of each group by its name in the proportions; of datasets in their order.
@@ -189,24 +174,24 @@ def groups_of(found: Mapping[str, IndexSet], sampling: Sampling) -> EpisodeGroup
     Raises:
         UsageError: proportions and data do not name the same groups.
     """
-    by_dataset = sampling.weight_by == "dataset"
-    # Fingerprints hold the groups' names. A dataset is numbered there, so that a moved mixture can still be resumed.
-    known_as = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
-    # At most one of the two is set; `Sampling` has checked that.
-    option, proportions = "weights", sampling.weights
-    if sampling.phases is not None:
-        # The rows of all phases together, by which a group without any is left out.
-        option, proportions = "phases", _rows_of_phases(sampling.phases)
+    by_dataset, proportions, phases = sampling.weight_by == "dataset", sampling.weights, sampling.phases
+    if phases is not None:  # the rows of all phases together, by which a group without any is left out
+        proportions = _rows_of_phases(phases)
     if proportions is None:
-        return EpisodeGroups({known_as[name]: members for name, members in found.items() if len(members)}, None)
-    _check_names(found, proportions, option, str(sampling.weight_by))
-    # A group of weight 0 is left out, so that an epoch need not hold a row of it.
-    used = [name for name in found if proportions[name] > 0]
-    return EpisodeGroups(
-        {known_as[name]: found[name] for name in used},
-        {known_as[name]: proportions[name] for name in used},
-        [{known_as[name]: phase.get(name, 0) for name in used} for phase in sampling.phases or ()],
-    )
+        used = [name for name in found if len(found[name])]
+    else:
+        _check_names(found, proportions, "weights" if phases is None else "phases", str(sampling.weight_by))
+        # A group of weight 0 is left out, so that an epoch need not hold a row of it.
+        used = [name for name in found if proportions[name] > 0]
+    # Fingerprints hold the groups' names. A dataset is numbered there, so that a moved mixture can still be resumed.
+    numbers = {name: f"dataset {number}" if by_dataset else name for number, name in enumerate(found)}
+
+    def named(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {numbers[name]: values.get(name, 0) for name in used}
+
+    weights = None if sampling.weights is None else named(sampling.weights)
+    renamed = replace(sampling, weights=weights, phases=None if phases is None else [named(phase) for phase in phases])
+    return named(found), renamed
 
 
 def _rows_of_phases(phases: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -241,8 +226,11 @@ def _check_names(found: Mapping[str, IndexSet], proportions: Mapping[str, float]
         raise UsageError(f"no weight for the {column} {', '.join(unnamed)}; give each one, 0 leaves it out")
 
 
-def order_of(split: IndexedSplit, plan: StoredPlan | None, sampling: Sampling, groups: EpisodeGroups | None) -> Order:
+def order_of(split: IndexedSplit, plan: StoredPlan | None, sampling: Sampling, groups: Groups | None) -> Order:
     """The order in which the rows of a split, or of its packing plan, are drawn.
+
+    Args:
+        sampling, groups: as `episode_groups` returned them.
 
     Raises:
         UsageError: an epoch would hold no row of some group.
@@ -255,41 +243,39 @@ def order_of(split: IndexedSplit, plan: StoredPlan | None, sampling: Sampling, g
         return shards_in_windows([0, *ends], sampling.shuffle_shards, sampling.seed, shuffle=sampling.shuffle)
     if groups is not None:
         # Groups were packed separately, so each packed row belongs to one group.
-        members: dict[str, IndexSet] = groups.members if plan is None else {**group_rows(plan, groups.members)}
-        return order_of_groups(replace(groups, members=members), sampling)
+        return order_of_groups(groups if plan is None else {**group_rows(plan, groups)}, sampling)
     if sampling.mode == "random":
         return random_rows([Group("rows", Span(0, n))], [1], sampling.seed)
     return every_row(n, sampling.seed, shuffle=sampling.shuffle)
 
 
-def order_of_groups(found: EpisodeGroups, sampling: Sampling) -> Order:
+def order_of_groups(members: Groups, sampling: Sampling) -> Order:
     """The order in which groups are drawn, in proportion or by exact numbers.
 
     Raises:
         UsageError: an epoch would hold no row of some group.
     """
-    groups = [Group(name, rows) for name, rows in found.members.items()]
-    sizes = {group.name: len(group.members) for group in groups}
-    phases = found.phases
-    if not phases:
-        weight_of = found.proportions or {}
+    groups = [Group(name, rows) for name, rows in members.items()]
+    sizes = {name: len(rows) for name, rows in members.items()}
+    phases = sampling.phases
+    if phases is None:
+        weight_of = sampling.weights or {}
         if sampling.temperature is not None:
             weight_of = by_temperature(sizes, sampling.temperature)
         if sampling.mode == "random":
             # Drawing with replacement needs shares only; no epoch has to be divided exactly.
-            return random_rows(groups, [float(weight_of[group.name]) for group in groups], sampling.seed)
+            return random_rows(groups, [float(weight_of[name]) for name in sizes], sampling.seed)
         phases = [shares(weight_of, sum(sizes.values()))]
     if unseen := [name for name in sizes if not any(phase[name] for phase in phases)]:
         raise UsageError(
             f"an epoch of {sum(sizes.values()):,} rows has none of {', '.join(unseen)}, whose weight is too small for "
             "one; raise the weight, pass exact rows as phases, or give 0 to leave it out"
         )
-    if empty := [name for name, size in sizes.items() if not size]:
-        raise UsageError(f"the phases draw rows of {', '.join(empty)}, which has none; give it 0 to leave it out")
     if (rows := sum(sum(phase.values()) for phase in phases)) > MAX_LENGTH:
         raise UsageError(f"an epoch of {shown(rows)} rows; expected at most 2**62: lower the phases")
-    numbers = [[phase[group.name] for group in groups] for phase in phases]
-    return mixed_rows(groups, numbers, sampling.seed, shuffle=sampling.shuffle)
+    return mixed_rows(
+        groups, [[phase[name] for name in sizes] for phase in phases], sampling.seed, shuffle=sampling.shuffle
+    )
 
 
 def shares(proportions: Mapping[str, float], n: int) -> dict[str, int]:
