@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from niels_gpt.messages import Messages
     from niels_gpt.renderers.family import Family
     from niels_gpt.renderers.loss import LossOn, Preset
+    from niels_gpt.renderers.registry import RendererOptions
     from niels_gpt.renderers.template.renderer import DefaultRenderer
     from niels_gpt.renderers.types import RenderedTokens
     from niels_gpt.sources.mapping import RowMapping
@@ -219,6 +220,7 @@ def build(
     kind: Kind | None = None,
     renderer_name: str = "auto",
     renderer_options: Mapping[str, Any] | None = None,
+    renderer: RendererOptions | None = None,
     loss_on: LossOn | Preset | None = None,
     samples: Samples = "per-conversation",
     images: str | Path | None = None,
@@ -235,6 +237,8 @@ def build(
         out: the directory to create.
         tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is also taken. Without a name,
             a spm.model is written with its own sentinels; texts are encoded without a renderer.
+        renderer: name, options, template, date and isolation in one value, in place of `renderer_name` and
+            `renderer_options`: `niels_gpt.renderers.registry.RendererOptions`.
         kind: "episodes", "preferences", "sft" or "pretrain"; default by the shape of the rows: conversations become
             episodes, rows with `chosen` and `rejected` preferences, texts a pretraining cache.
         loss_on: which tokens are trained: a `LossOn`, or the name of its preset; default everything that the model
@@ -247,7 +251,7 @@ def build(
         mapping: which columns of the rows hold what, and what their roles mean: `niels_gpt.sources.mapping.RowMapping`.
         workers: processes; the bytes do not depend on it.
         options: of `build_episodes`, `build_preferences`, `build_sft_cache` or `build_pretrain_cache`: val_frac, seed,
-            max_bad_rows, overwrite, ...
+            max_bad_rows, overwrite, ...; and allow_partial, on_unwritten, prove, max_message_bytes, num_threads.
 
     Raises:
         DataError: too many unusable rows, or none usable. OutputExists, Mismatch: `out` is taken. UsageError: a
@@ -269,7 +273,7 @@ def build(
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     mapping = mapping or NO_MAPPING
     chosen = kind_of(paths, kind, format, mapping)
-    named = renderer_name != "auto" or bool(renderer_options)
+    named = renderer_name != "auto" or bool(renderer_options) or (renderer is not None and renderer.is_chosen)
     sentinels = not named and isinstance(tokenizer, str | Path) and is_sentencepiece(tokenizer)
     if chosen == "pretrain" and (named or format or mapping):
         raise UsageError("renderer_name, renderer_options, format and mapping are for conversations; leave them out")
@@ -277,19 +281,24 @@ def build(
     system = mapping.default_system if sentinels else None
     source = open_source(paths, chosen, format, replace(mapping, default_system=None) if sentinels else mapping)
     policy = RenderingPolicy(**{f.name: options.pop(f.name) for f in fields(RenderingPolicy) if f.name in options})
-    encoding = Encoding(
-        loss_on, policy, samples, images, default_system=system, threads=options.pop("num_threads", None)
-    )
+    rest = {"max_message_bytes": options.pop("max_message_bytes")} if "max_message_bytes" in options else {}
+    threads = options.pop("num_threads", None)
+    encoding = Encoding(loss_on, policy, samples, images, default_system=system, threads=threads, **rest)
 
     def opened() -> Any:
         if chosen == "pretrain":
             return str(tokenizer) if isinstance(tokenizer, Path) else tokenizer
         if sentinels:
             return load_tokenizer(tokenizer)
-        return _renderer_of(tokenizer, renderer_name, renderer_options or {}, with_images=images is not None)
+        if renderer is None:
+            return _renderer_of(tokenizer, renderer_name, renderer_options or {}, with_images=images is not None)
+        made = renderer.open(tokenizer, images=images is not None)
+        for line in renderer.automatic(tokenizer):
+            progress.note(line)
+        return made
 
     # In units also with one worker, so that a killed build continues.
-    executor = UnitExecutor(LocalRunner(workers))
+    executor = options.pop("executor", None) or UnitExecutor(LocalRunner(workers))
     write(chosen, source, out, opened, encoding, progress, executor=executor, **options)
     return open(out)  # ours, above
 

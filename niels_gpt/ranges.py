@@ -3,7 +3,7 @@
 ::
 
     build_pretrain_cache(..., val_frac=2)   ->  VAL_FRAC.check(val_frac)
-    --val-frac 2                            ->  Annotated[float, typer.Option(..., **VAL_FRAC.option())]
+    --val-frac 2                            ->  Annotated[float, Option(..., limits=VAL_FRAC)]
 
 Both refuse the same values, with exit code 2.
 """
@@ -75,21 +75,6 @@ class Range:
             raise UsageError(f"{name or self.name} is {shown(value)}; expected {what}")
         self.check(number, name)
         return number
-
-    def option(self, flag: str | None = None) -> dict[str, Any]:
-        """The check as a keyword for `typer.Option`, which runs it before the command begins.
-
-        Args:
-            flag: the option, if its name does not follow from the argument's.
-        """
-        # Not typer's own `min` and `max`, which accept nan.
-        name = flag or f"--{self.name.replace('_', '-')}"
-
-        def checked(value: Any) -> Any:
-            self.check(value, name)
-            return value
-
-        return {"callback": checked}
 
 
 def check_flag(value: Any, name: str) -> bool:

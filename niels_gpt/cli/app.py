@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 
-@contextmanager
-def _closed_pipe_is_no_failure() -> Iterator[None]:
-    """Raise `BrokenPipeError`, with which `terminal.run` exits with 0, where rich exits with 1 (`--help | head -1`)."""
-    try:
-        yield
-    except SystemExit as ended:
-        raise BrokenPipeError from ended
+class _HelpPage:
+    """A help page that fits 80 columns; a paragraph of a docstring is filled to the width."""
 
-
-def _without_types(command: Any, ctx: Any) -> None:
-    """Let switches be listed without the type of a value: they take none. The process ends with the page."""
-    for param in command.get_params(ctx):  # with --help, which is not among `command.params`
-        if param.param_type_name == "option" and param.is_flag:
-            param.metavar = ""
-
-
-class HelpCommand(TyperCommand):
-    """A command whose help page fits 80 columns; a paragraph of a docstring is filled to the width."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the page."""
-        _without_types(self, ctx)
+    def format_help(self: Any, ctx: Any, formatter: Any) -> None:
+        """Print the page; the process ends with it."""
+        for param in self.get_params(ctx):
+            if param.param_type_name == "option" and param.is_flag:
+                param.metavar = ""  # switches take no value
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-        with _closed_pipe_is_no_failure():
-            super().format_help(ctx, formatter)
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit as ended:  # rich exits with 1 where the pipe is closed (`--help | head -1`)
+            raise BrokenPipeError from ended
 
 
-class CommandGroup(TyperGroup):
+class HelpCommand(_HelpPage, TyperCommand):  # type: ignore[misc]
+    """A command."""
+
+
+class CommandGroup(_HelpPage, TyperGroup):  # type: ignore[misc]
     """A group of commands, such as `niels-gpt tokenizer`."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the page."""
-        _without_types(self, ctx)
-        with _closed_pipe_is_no_failure():
-            super().format_help(ctx, formatter)
 
 
 class App(typer.Typer):

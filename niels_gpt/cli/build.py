@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -14,10 +14,10 @@ from niels_gpt.cache.formats import DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_
 from niels_gpt.cli.datasets import print_built
 from niels_gpt.cli.options import (
     ExecutorFlags,
+    IsolatingFlags,
     Json,
     LossFlags,
     MaxBadRows,
-    RendererFlags,
     RowFormat,
     Seed,
     SeparatorName,
@@ -25,19 +25,16 @@ from niels_gpt.cli.options import (
     TokenDtype,
     grouped,
 )
-from niels_gpt.cli.paths import EXISTING, IN_HOME, existing, existing_tokenizer
+from niels_gpt.cli.paths import EXISTING, EXISTING_TOKENIZER, existing
 from niels_gpt.cli.terminal import ShownProgress
 from niels_gpt.errors import UsageError
+from niels_gpt.options import Argument, Option
 from niels_gpt.renderers.notes import OnUnwritten
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.mapping import COLUMNS, ROLES, RowMapping, pairs_of
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 from niels_gpt.values import VALUE_HELP
 
-if TYPE_CHECKING:
-    from niels_gpt.builds.renderer_encoder import RenderingPolicy
-
-DEFAULT_TOKENIZER: Final = Path(DEFAULT_TOKENIZER_PATH)
 RECIPE_SUFFIXES: Final = (".toml", ".yaml", ".yml", ".lock.json")
 
 # Parameters that datasets of some kinds have no place for; all kinds take the others.
@@ -64,55 +61,44 @@ class RowFlags:
     form: RowFormat = None
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=PATH",
-            help=f"Where the rows have what: NAME is one of {', '.join(COLUMNS)}; PATH a column, data.turns or "
-            "a[0].text. Several with commas, or repeat.",
+        Option(
+            f"Where the rows have what: NAME is one of {', '.join(COLUMNS)}; PATH a column, data.turns or a[0].text. "
+            "Several with commas, or repeat.",
+            "NAME=PATH",
         ),
     ] = None
     roles: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="THEIRS=ROLE",
-            help=f"What the rows' roles mean, such as bot=assistant,human=user: one of {', '.join(ROLES)}.",
+        Option(
+            f"What the rows' roles mean, such as bot=assistant,human=user: one of {', '.join(ROLES)}.", "THEIRS=ROLE"
         ),
     ] = None
     default_system: Annotated[
         str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="System message of conversations without one.  \\[default: none; with a spm.model that of its format]",
+        Option(
+            "System message of conversations without one.  [default: none; with a spm.model that of its format]", "TEXT"
         ),
     ] = None
     max_bad_rows: MaxBadRows = "0"
     allow_partial: Annotated[
-        bool,
-        typer.Option(
-            "--allow-partial",
-            help="Use rows of which a template does not show who wrote every token; masks may train scaffold.",
-        ),
+        bool, Option("Use rows of which a template does not show who wrote every token; masks may train scaffold.")
     ] = False
     on_unwritten: Annotated[
         OnUnwritten | None,
-        typer.Option(
-            "--on-unwritten",
-            help="Rows with a text that the format has no place for: content refuses them where it is a message's text "
-            "or a call, and counts them where it is reasoning, tools or a name; error refuses all; drop counts all.  "
-            "\\[default: content]",
+        Option(
+            "Rows with a text that the format has no place for: content refuses them where it is a message's text or a "
+            "call, and counts them where it is reasoning, tools or a name; error refuses all; drop counts all.  "
+            "[default: content]"
         ),
     ] = None
     max_message_bytes: Annotated[
-        int,
-        typer.Option(
-            help="With a spm.model: a longer message makes its row unusable.", **ranges.MAX_MESSAGE_BYTES.option()
-        ),
+        int, Option("With a spm.model: a longer message makes its row unusable.", limits=ranges.MAX_MESSAGE_BYTES)
     ] = MAX_MESSAGE_BYTES
     prove: Annotated[
         bool,
-        typer.Option(
-            "--prove",
-            help="Refuse rows whose rendering does not give them again (an answer that spells a call, reasoning that "
-            "spells its end), and count the others.",
+        Option(
+            "Refuse rows whose rendering does not give them again (an answer that spells a call, reasoning that spells "
+            "its end), and count the others."
         ),
     ] = False
 
@@ -126,13 +112,6 @@ class RowFlags:
         columns = pairs_of("--columns", self.columns, f"NAME=PATH, NAME one of {', '.join(COLUMNS)}")
         return RowMapping.of(columns, pairs_of("--roles", self.roles, f"THEIRS=ROLE, ROLE one of {', '.join(ROLES)}"))
 
-    @property
-    def policy(self) -> RenderingPolicy:
-        """What becomes of rows that a format does not hold whole."""
-        from niels_gpt.builds.renderer_encoder import RenderingPolicy
-
-        return RenderingPolicy(self.allow_partial, self.on_unwritten, self.prove)
-
 
 @dataclass(frozen=True)
 class StorageFlags:
@@ -140,38 +119,36 @@ class StorageFlags:
 
     samples: Annotated[
         Literal["per-conversation", "per-turn", "auto"],
-        typer.Option(
-            metavar="HOW",
-            help="The samples that a conversation makes: one (per-conversation), one for each answer (per-turn), or "
-            "auto: as many as train every turn on the ids with which it was produced, where the format drops "
-            "reasoning from history.",
+        Option(
+            "The samples that a conversation makes: one (per-conversation), one for each answer (per-turn), or auto: "
+            "as many as train every turn on the ids with which it was produced, where the format drops reasoning from "
+            "history.",
+            "HOW",
         ),
     ] = "per-conversation"
     images: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIRECTORY",
-            help="The folder of the images in conversations; paths in rows are relative to it. The model's image "
-            "processor, which says how many tokens an image takes, is loaded from where the tokenizer is.",
-            **existing("the folder of the conversations' images", "directory"),
+        Option(
+            "The folder of the images in conversations; paths in rows are relative to it. The model's image processor, "
+            "which says how many tokens an image takes, is loaded from where the tokenizer is.",
+            "DIRECTORY",
+            check=existing("the folder of the conversations' images"),
         ),
     ] = None
     mask: Annotated[
         Literal["uint8", "float32", "none"],
-        typer.Option(help="How episodes store the loss mask: 0 and 1, weights, or no mask.bin at all."),
+        Option("How episodes store the loss mask: 0 and 1, weights, or no mask.bin at all."),
     ] = "uint8"
-    metadata: Annotated[
-        bool,
-        typer.Option("--metadata", help="Store each row's type and source, to sample by, and weight (needs pyarrow)."),
-    ] = False
+    metadata: Annotated[bool, Option("Store each row's type and source, to sample by, and weight (needs pyarrow).")] = (
+        False
+    )
     token_dtype: TokenDtype = None
     shard_bytes: ShardBytes = None
     val_frac: Annotated[
         float | None,
-        typer.Option(
-            "--val-frac",
-            help=f"Share of the rows for validation.  \\[default: {DEFAULT_VAL_FRAC}; of texts as their budgets]",
-            **ranges.VAL_FRAC.option(),
+        Option(
+            f"Share of the rows for validation.  [default: {DEFAULT_VAL_FRAC}; of texts as their budgets]",
+            limits=ranges.VAL_FRAC,
         ),
     ] = None
     seed: Seed = DEFAULT_SEED
@@ -183,17 +160,12 @@ class TextFlags:
 
     separator: SeparatorName = None
     shuffle_buffer: Annotated[
-        int | None,
-        typer.Option(
-            help="Documents of the shuffle buffer.  \\[default: keep the order]", **ranges.SHUFFLE_BUFFER.option()
-        ),
+        int | None, Option("Documents of the shuffle buffer.  [default: keep the order]", limits=ranges.SHUFFLE_BUFFER)
     ] = None
-    max_train_tokens: Annotated[
-        int, typer.Option(help="The most tokens of train.", **ranges.MAX_TRAIN_TOKENS.option())
-    ] = MAX_TRAIN_TOKENS
-    max_val_tokens: Annotated[int, typer.Option(help="The most tokens of val.", **ranges.MAX_VAL_TOKENS.option())] = (
-        MAX_VAL_TOKENS
+    max_train_tokens: Annotated[int, Option("The most tokens of train.", limits=ranges.MAX_TRAIN_TOKENS)] = (
+        MAX_TRAIN_TOKENS
     )
+    max_val_tokens: Annotated[int, Option("The most tokens of val.", limits=ranges.MAX_VAL_TOKENS)] = MAX_VAL_TOKENS
 
 
 @dataclass(frozen=True)
@@ -202,17 +174,15 @@ class RecipeFlags:
 
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A value in place of the recipe's, such as sequence.length=8192 or sources.chats.format=alpaca. "
+        Option(
+            "A value in place of the recipe's, such as sequence.length=8192 or sources.chats.format=alpaca. "
             f"{VALUE_HELP}; repeat for more.",
+            "KEY=VALUE",
+            flag="--set",
         ),
     ] = None
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and build nothing.")] = False
-    allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Run the Python functions that the recipe names for its sources.")
-    ] = False
+    dry_run: Annotated[bool, Option("Check everything and build nothing.")] = False
+    allow_code: Annotated[bool, Option("Run the Python functions that the recipe names for its sources.")] = False
 
 
 @grouped
@@ -220,42 +190,37 @@ def build(
     ctx: typer.Context,
     inputs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="INPUTS",
-            help="Conversations, preferences or texts: .jsonl, .json, .parquet, .gz, .zst; text files and "
-            "directories of them; patterns or URLs, read in this order. Or a recipe (.toml, .yaml, .lock.json).",
-            **EXISTING,
+        Argument(
+            "Conversations, preferences or texts: .jsonl, .json, .parquet, .gz, .zst; text files and directories of "
+            "them; patterns or URLs, read in this order. Or a recipe (.toml, .yaml, .lock.json).",
+            "INPUTS",
+            check=EXISTING,
         ),
     ],
     rows: Annotated[RowFlags, "Rows"],
-    renderer: Annotated[RendererFlags, "Rendering"],
+    renderer: Annotated[IsolatingFlags, "Rendering"],
     loss: Annotated[LossFlags, "Rendering"],
     storage: StorageFlags,
     texts: Annotated[TextFlags, "Texts"],
     recipe: Annotated[RecipeFlags, "Recipes"],
     executor: Annotated[ExecutorFlags, "Where it runs"],
-    directory: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="The directory to create.", **IN_HOME)
-    ] = None,
+    directory: Annotated[Path | None, Option("The directory to create.", "DIR", flag="--out")] = None,
     kind: Annotated[
         Literal["episodes", "preferences", "sft", "pretrain"] | None,
-        typer.Option(
-            "--kind",
-            help="episodes (whole conversations), preferences, sft (a cache of examples) or pretrain (a cache of a "
-            "token stream).  \\[default: by the rows]",
+        Option(
+            "episodes (whole conversations), preferences, sft (a cache of examples) or pretrain (a cache of a token "
+            "stream).  [default: by the rows]"
         ),
     ] = None,
     tokenizer: Annotated[
-        Path | None,
-        typer.Option(
-            "--tokenizer",
-            metavar="PATH",
-            help=f"A Hugging Face tokenizer directory or hub name, or a spm.model.  \\[default: {DEFAULT_TOKENIZER}]",
-            parser=str,
-            callback=existing_tokenizer,
+        str | None,
+        Option(
+            f"A Hugging Face tokenizer directory or hub name, or a spm.model.  [default: {DEFAULT_TOKENIZER_PATH}]",
+            "PATH",
+            check=EXISTING_TOKENIZER,
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier build wrote.")] = False,
+    overwrite: Annotated[bool, Option("Replace what an earlier build wrote.")] = False,
     as_json: Json = False,
 ) -> None:
     """Build a dataset of any kind from files, or what a recipe describes.
@@ -282,66 +247,52 @@ def build(
         return
     if directory is None:
         raise UsageError("Missing option '--out'.")
-    tokenizer = tokenizer or existing_tokenizer(DEFAULT_TOKENIZER) or DEFAULT_TOKENIZER
-    from niels_gpt.building import Encoding, kind_of, open_source, write
-    from niels_gpt.tokenizer import load_tokenizer
+    tokenizer = tokenizer or EXISTING_TOKENIZER(DEFAULT_TOKENIZER_PATH)
+    import niels_gpt as ng
+    from niels_gpt.building import kind_of
 
-    # Whatever can be refused without a tokenizer is refused first: loading one takes seconds.
     mapping = rows.mapping
     chosen = kind_of(inputs, kind, rows.form, mapping)
     _refuse_others(ctx, chosen, inputs[0])
-    rendered = chosen != "pretrain" and uses_renderer(tokenizer, renderer, loss)
-    if rendered:
-        renderer.options()
-        # The encoder of sentinels adds the default system message itself, and records it.
-        mapping = replace(mapping, default_system=rows.default_system)
-    source = open_source(inputs, chosen, rows.form, mapping)
-    encoding = Encoding(
-        loss.loss_on,
-        rows.policy,
-        storage.samples,
-        storage.images,
-        default_system=None if rendered else rows.default_system,
-        max_message_bytes=rows.max_message_bytes,
-        threads=executor.threads,
-    )
-
-    def opened() -> Any:
-        if chosen == "pretrain":
-            return str(tokenizer)
-        if not rendered:
-            return load_tokenizer(tokenizer)
-        return renderer.open(tokenizer, images=storage.images is not None, quiet=as_json)
-
-    options: dict[str, Any] = {"val_frac": storage.val_frac, "shard_bytes": storage.shard_bytes}
-    options |= {"token_dtype": storage.token_dtype}
-    options = {name: value for name, value in options.items() if value is not None}
-    if chosen == "episodes":
-        options |= {"mask_dtype": None if storage.mask == "none" else storage.mask, "metadata": storage.metadata}
-    if chosen == "pretrain":
-        options |= vars(texts)
-    options |= {"seed": storage.seed, "max_bad_rows": rows.max_bad_rows, "overwrite": overwrite, "executor": runner}
+    options = _options_of(chosen, rows, storage, texts)
     with ShownProgress() as progress:
-        write(chosen, source, directory, opened, encoding, progress, **options)
+        ng.build(
+            inputs,
+            directory,
+            tokenizer,
+            kind=chosen,  # type: ignore[arg-type]
+            renderer=renderer.options(),
+            loss_on=loss.loss_on,
+            samples=storage.samples,
+            images=storage.images,
+            format=rows.form,
+            mapping=replace(mapping, default_system=rows.default_system),
+            progress=progress,
+            num_threads=executor.threads,
+            overwrite=overwrite,
+            executor=runner,
+            **options,
+        )
     print_built(directory, as_json=as_json, tokenizer=tokenizer)
 
 
-def uses_renderer(tokenizer: Path, renderer: RendererFlags, loss: LossFlags) -> bool:
-    """Whether a build uses a renderer; without one, a spm.model is written with its own sentinels.
-
-    Raises:
-        UsageError: --loss-on or --tool-bodies without a renderer: with sentinels every assistant turn is trained.
-    """
-    from niels_gpt.tokenizer.load import is_sentencepiece
-
-    if renderer.named or not is_sentencepiece(tokenizer):
-        return True
-    if loss.loss_on is not None:
-        raise UsageError(
-            "--loss-on and --tool-bodies are for renderers; our own sentinels train every assistant turn. Add "
-            "--renderer ngpt to choose"
-        )
-    return False
+def _options_of(kind: str, rows: RowFlags, storage: StorageFlags, texts: TextFlags) -> dict[str, Any]:
+    """The keywords of `ng.build` that datasets of this kind take."""
+    options: dict[str, Any] = {
+        "val_frac": storage.val_frac,
+        "shard_bytes": storage.shard_bytes,
+        "token_dtype": storage.token_dtype,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    if kind == "episodes":
+        options |= {"mask_dtype": None if storage.mask == "none" else storage.mask, "metadata": storage.metadata}
+    if kind == "pretrain":
+        options |= vars(texts)
+    else:
+        options |= {name: getattr(rows, name) for name in ("allow_partial", "on_unwritten", "prove")}
+    if kind in ("episodes", "sft"):
+        options["max_message_bytes"] = rows.max_message_bytes
+    return {**options, "seed": storage.seed, "max_bad_rows": rows.max_bad_rows}
 
 
 def _refuse_others(ctx: typer.Context, kind: str, first: str) -> None:

@@ -7,13 +7,13 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
-import typer
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from niels_gpt.cli.options import Json
+from niels_gpt.cli.options import Json, grouped
 from niels_gpt.cli.terminal import out, print_json, table_of
+from niels_gpt.options import Argument
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -40,15 +40,9 @@ _PARSERS = ("tool_parser", "reasoning_parser")
 _TYPES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
+@grouped
 def renderers(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="A renderer: list its options.",
-            show_default=False,
-        ),
-    ] = None,
+    name: Annotated[str | None, Argument("A renderer: list its options.", "NAME")] = None,
     as_json: Json = False,
 ) -> None:
     """List all renderers with their models; with NAME the options of one.
@@ -177,11 +171,9 @@ def _type_name(annotation: Any) -> str:
     return " or ".join(_TYPES.get(part, str(part)) for part in parts)
 
 
+@grouped
 def rules(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="RULE", help="A rule: explain it.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, Argument("A rule: explain it.", "RULE")] = None,
     as_json: Json = False,
 ) -> None:
     """List the doctor's rules; with RULE what one means, its cause, the fix, and threads.

@@ -12,10 +12,8 @@ from rich.text import Text
 from niels_gpt import ranges
 from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_TOKENS
 from niels_gpt.cli.app import App
-from niels_gpt.cli.build import DEFAULT_TOKENIZER
 from niels_gpt.cli.datasets import print_bad_rows
 from niels_gpt.cli.options import (
-    AnyTokenizer,
     ExecutorFlags,
     Json,
     MaxBadRows,
@@ -23,14 +21,16 @@ from niels_gpt.cli.options import (
     Seed,
     SeparatorName,
     TokenDtype,
+    Tokenizer,
     grouped,
 )
-from niels_gpt.cli.paths import IN_HOME
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
 from niels_gpt.errors import InputError
+from niels_gpt.options import Option
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.sources.base import SHUFFLE_BUFFER
 from niels_gpt.store.schema import SPLITS
+from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
 if TYPE_CHECKING:
     from niels_gpt.cache.build_all import Outcome, Settings
@@ -51,53 +51,43 @@ def _root() -> None:
 class CorporaFlags:
     """The fields of `cache.build_all.Settings` as options."""
 
-    cache_dir: Annotated[Path, typer.Option(metavar="DIR", help="The directory of all caches.", **IN_HOME)] = Path(
-        "cache"
-    )
+    cache_dir: Annotated[Path, Option("The directory of all caches.", "DIR")] = Path("cache")
     seed: Seed = DEFAULT_SEED
-    tokenizer: AnyTokenizer = DEFAULT_TOKENIZER
+    tokenizer: Tokenizer = DEFAULT_TOKENIZER_PATH
     separator: SeparatorName = None
-    max_train_tokens: Annotated[
-        int, typer.Option(help="The most tokens of train.", **ranges.MAX_TRAIN_TOKENS.option())
-    ] = MAX_TRAIN_TOKENS
-    max_val_tokens: Annotated[int, typer.Option(help="The most tokens of val.", **ranges.MAX_VAL_TOKENS.option())] = (
-        MAX_VAL_TOKENS
+    max_train_tokens: Annotated[int, Option("The most tokens of train.", limits=ranges.MAX_TRAIN_TOKENS)] = (
+        MAX_TRAIN_TOKENS
     )
+    max_val_tokens: Annotated[int, Option("The most tokens of val.", limits=ranges.MAX_VAL_TOKENS)] = MAX_VAL_TOKENS
     token_dtype: TokenDtype = None
     shard_bytes: Annotated[
-        int,
-        typer.Option(metavar="BYTES", help="The most bytes of ids in one file.", **ranges.CACHE_SHARD_BYTES.option()),
+        int, Option("The most bytes of ids in one file.", "BYTES", limits=ranges.CACHE_SHARD_BYTES)
     ] = DEFAULT_SHARD_BYTES
-    val_frac: Annotated[
-        float, typer.Option(help="Share for validation where a corpus has no split.", **ranges.VAL_FRAC.option())
-    ] = DEFAULT_VAL_FRAC
+    val_frac: Annotated[float, Option("Share for validation where a corpus has no split.", limits=ranges.VAL_FRAC)] = (
+        DEFAULT_VAL_FRAC
+    )
     max_bad_rows: MaxBadRows = "0"
-    roam_dir: Annotated[Path, typer.Option(metavar="DIR", help="A folder of markdown notes.", **IN_HOME)] = ROAM_DIR
+    roam_dir: Annotated[Path, Option("A folder of markdown notes.", "DIR")] = ROAM_DIR
     dataset: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=REPO",
-            help="Another data set for a corpus: NAME=REPO, NAME=REPO:CONFIG, or either with @REVISION. NAME is one of "
+        Option(
+            "Another data set for a corpus: NAME=REPO, NAME=REPO:CONFIG, or either with @REVISION. NAME is one of "
             "fineweb_edu, wikitext, gutenberg, dolly15k, oasst1; repeat for more.",
+            "NAME=REPO",
         ),
     ] = None
     shuffle_buffer: Annotated[
-        int, typer.Option(help="FineWeb-Edu's shuffle buffer, in documents.", **ranges.SHUFFLE_BUFFER.option())
+        int, Option("FineWeb-Edu's shuffle buffer, in documents.", limits=ranges.SHUFFLE_BUFFER)
     ] = SHUFFLE_BUFFER
-    english_only: Annotated[
-        bool, typer.Option("--english-only/--no-english-only", help="oasst1: leave out other languages.")
-    ] = True
+    english_only: Annotated[bool, Option("oasst1: leave out other languages.")] = True
     max_messages: Annotated[
-        int | None, typer.Option(help="oasst1: cut threads to so many messages.", **ranges.MAX_MESSAGES.option())
+        int | None, Option("oasst1: cut threads to so many messages.", limits=ranges.MAX_MESSAGES)
     ] = None
-    with_gutenberg: Annotated[bool, typer.Option("--with-gutenberg", help="Build it instead of a stub.")] = False
+    with_gutenberg: Annotated[bool, Option("Build it instead of a stub.")] = False
     only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help=f"Build this corpus only; repeat for more: {', '.join(NAMES)}."),
+        list[str] | None, Option(f"Build this corpus only; repeat for more: {', '.join(NAMES)}.", "NAME")
     ] = None
-    skip: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Leave this corpus out; repeat for more.")] = (
-        None
-    )
+    skip: Annotated[list[str] | None, Option("Leave this corpus out; repeat for more.", "NAME")] = None
     overwrite: Overwrite = False
 
     def settings(self, threads: int | None) -> Settings:
@@ -119,7 +109,7 @@ class CorporaFlags:
 
         values = dict(vars(self))
         # Left as a path where there is one: a spm.model is copied from there. Anything else is a hub name.
-        values["tokenizer"] = self.tokenizer if self.tokenizer.exists() else str(self.tokenizer)
+        values["tokenizer"] = Path(self.tokenizer) if Path(self.tokenizer).exists() else self.tokenizer
         values["datasets"] = dict(parse_dataset(text) for text in values.pop("dataset") or ())
         return Settings(**values | {"only": tuple(self.only or ()), "skip": tuple(self.skip or ()), "threads": threads})
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,15 +10,9 @@ import typer
 from rich.table import Table
 
 from niels_gpt import ranges
-from niels_gpt.cli.options import (
-    Json,
-    OutDirectory,
-    Overwrite,
-    ShardBytes,
-    sequence_length,
-    too_long,
-)
+from niels_gpt.cli.options import TOO_LONG, Json, OutDirectory, Overwrite, ShardBytes, grouped
 from niels_gpt.cli.terminal import ShownProgress, key_values, out, print_json, print_line, table_of
+from niels_gpt.options import Argument, Option
 from niels_gpt.store.kinds import has_checksums, open_dataset_manifest, require_episodes
 from niels_gpt.store.manifest import HASH_KEY, NO_HASH, Manifest
 from niels_gpt.store.schema import MANIFEST_NAME, META_NAME
@@ -40,18 +33,22 @@ _LABELS = {
 }
 
 Dataset = Annotated[
-    Path,
-    typer.Argument(
-        metavar="DATASET",
-        help="The directory of a dataset: one with meta.json, or with train/ and val/.",
-        show_default=False,
-    ),
+    Path, Argument("The directory of a dataset: one with meta.json, or with train/ and val/.", "DATASET")
 ]
 
 
+@grouped
 def info(
     dataset: Dataset,
-    length: Annotated[int, sequence_length("Rows of so many inputs, to see what fits and what is padded.")] = 1024,
+    length: Annotated[
+        int,
+        Option(
+            "Rows of so many inputs, to see what fits and what is padded.",
+            "TOKENS",
+            limits=ranges.BLOCK_SIZE,
+            flag="--sequence-length",
+        ),
+    ] = 1024,
     as_json: Json = False,
 ) -> None:
     """Print what a dataset was built from, its counts, and how long its rows are.
@@ -135,10 +132,11 @@ def _shown(name: str, value: Any) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:,}"
 
 
+@grouped
 def verify(
     dataset: Dataset,
     vocab_size: Annotated[
-        int | None, typer.Option(help="Ids must be below it.  \\[default: as recorded]", **ranges.VOCAB_SIZE.option())
+        int | None, Option("Ids must be below it.  [default: as recorded]", limits=ranges.VOCAB_SIZE)
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -174,11 +172,19 @@ def verify(
     raise typer.Exit(3 if findings else 0)
 
 
+@grouped
 def pack(
     dataset: Dataset,
     directory: OutDirectory,
-    length: Annotated[int, sequence_length("Inputs of a row; rows hold one token more.")] = 1024,
-    policy: Annotated[str, too_long("What becomes of episodes that fit into no row:")] = "error",
+    length: Annotated[
+        int,
+        Option(
+            "Inputs of a row; rows hold one token more.", "TOKENS", limits=ranges.BLOCK_SIZE, flag="--sequence-length"
+        ),
+    ] = 1024,
+    too_long: Annotated[
+        str, Option("What becomes of episodes that fit into no row: NAMES.", "POLICY", names=TOO_LONG)
+    ] = "error",
     shard_bytes: ShardBytes = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -197,7 +203,7 @@ def pack(
             dataset,
             directory,
             block_size=length,
-            too_long=policy,
+            too_long=too_long,
             shard_bytes=shard_bytes,
             overwrite=overwrite,
             progress=progress,
@@ -229,7 +235,7 @@ def counts_of(manifest: Mapping[str, Any]) -> Table:
     return table
 
 
-def print_built(place: Path, *, as_json: bool, tokenizer: Path | None = None, done: str | None = None) -> None:
+def print_built(place: Path, *, as_json: bool, tokenizer: str | None = None, done: str | None = None) -> None:
     """Print the counts of what a build wrote, and how to look at it.
 
     Args:
@@ -245,9 +251,6 @@ def print_built(place: Path, *, as_json: bool, tokenizer: Path | None = None, do
     out().print(counts_of(manifest))
     needs_tokenizer = kind in ("episodes", "preferences") or "mask_dtype" in manifest or "separator_ids" in manifest
     look = f"niels-gpt show {place} 0" + (f" --tokenizer {tokenizer}" if tokenizer and needs_tokenizer else "")
-    # Rows of episodes are shown as the loader makes them, which needs torch; rows of caches are not.
-    if kind in ("episodes", "preferences") and find_spec("torch") is None:
-        look = f"niels-gpt info {place}"
     print_line(f"{place} is complete: {done}" if done else f"{place} is complete. Look at it: {look}")
     print_bad_rows(place, manifest)
 

@@ -10,15 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from niels_gpt.cli.options import Seed
-from niels_gpt.cli.paths import IN_HOME
+from niels_gpt.cli.options import Seed, grouped
 from niels_gpt.cli.terminal import ShownProgress, out, table_of
 from niels_gpt.errors import EXTRA_OF_LIBRARY
+from niels_gpt.options import Option
 from niels_gpt.progress import Progress
 from niels_gpt.seeds import DEFAULT_SEED
 
@@ -28,12 +27,10 @@ SHOWN_TOKENS = 80
 CACHES = {"pretrain/notes": "documents", "sft/chats": "examples"}  # place -> what its rows are
 
 
+@grouped
 def demo(
     directory: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="DIR", help="The directory to create; an earlier demo there is replaced.", **IN_HOME
-        ),
+        Path, Option("The directory to create; an earlier demo there is replaced.", "DIR", flag="--out")
     ] = Path("niels-gpt-demo"),
     seed: Seed = DEFAULT_SEED,
 ) -> None:

@@ -12,28 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli.options import (
-    Date,
-    LossFlags,
-    RendererName,
-    RendererOption,
-    RowFormat,
-    Template,
-    grouped,
-    note_automatic,
-    renderer_options,
-    sequence_length,
-)
-from niels_gpt.cli.paths import IN_HOME, existing_or_hub, existing_tokenizer, must_be_writable
+from niels_gpt.cli.options import LossFlags, RendererFlags, RowFormat, Seed, grouped
+from niels_gpt.cli.paths import EXISTING_OR_HUB, EXISTING_TOKENIZER, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out
 from niels_gpt.errors import UsageError
+from niels_gpt.options import Argument, Option
 from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.store.files import write_atomic
 from niels_gpt.values import name_and_value
 
 if TYPE_CHECKING:
     from niels_gpt.doctor.report import Report
-    from niels_gpt.renderers.registry import RendererOptions
 
 Level = Literal["not-judged", "warning", "error"]
 # 2 and 3 are the exit codes of errors: a wrong call, and data that cannot be read.
@@ -45,28 +34,18 @@ NOT_JUDGED = 4  # the exit code if nothing was found, but rules could not be jud
 class ReportFlags:
     """The options about the report: its form, its file, and which findings set the exit code."""
 
-    evidence: Annotated[
-        int, typer.Option(help="How many places of each rule it names.", **ranges.EVIDENCE.option())
-    ] = 5
     silence: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="RULE=REASON", help="Accept the findings of a rule (`niels-gpt rules` lists them); repeat for more."
-        ),
+        Option("Accept the findings of a rule (`niels-gpt rules` lists them); repeat for more.", "RULE=REASON"),
     ] = None
     fail_on: Annotated[
         Level,
-        typer.Option(
-            "--fail-on",
-            help="Exit with 1 from which severity on; not-judged: on errors, and with 4 where rules were not judged.",
-        ),
+        Option("Exit with 1 from which severity on; not-judged: on errors, and with 4 where rules were not judged."),
     ] = "error"
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 on warnings and errors, with 4 where rules were not judged.")
-    ] = False
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
-    as_sarif: Annotated[bool, typer.Option("--sarif", help="Print it as SARIF 2.1.0.")] = False
-    file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write it to this file.", **IN_HOME)] = None
+    strict: Annotated[bool, Option("Exit with 1 on warnings and errors, with 4 where rules were not judged.")] = False
+    as_json: Annotated[bool, Option("Print it as JSON.", flag="--json")] = False
+    as_sarif: Annotated[bool, Option("Print it as SARIF 2.1.0.", flag="--sarif")] = False
+    file: Annotated[Path | None, Option("Write it to this file.", "FILE", flag="--out")] = None
 
     @property
     def form(self) -> str:
@@ -92,107 +71,66 @@ class ReportFlags:
 
 @dataclass(frozen=True)
 class RowFlags:
-    """The options about rows: which are examined, and in what form they are."""
+    """The options about rows: which are examined, and in what form they are; keywords of `diagnose`."""
 
-    split: Annotated[
-        str | None, typer.Option(metavar="SPLIT", help="Of a hub dataset (default train), or of a cache.")
-    ] = None
+    split: Annotated[str | None, Option("Of a hub dataset (default train), or of a cache.", "SPLIT")] = None
     form: RowFormat = None
-    sample: Annotated[
-        int | None, typer.Option(help="Examine so many rows only, drawn with --seed.", **ranges.SAMPLE.option())
-    ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the sample.", **ranges.SEED.option())] = DEFAULT_SEED
-    workers: Annotated[
-        int | None, typer.Option(help="Processes.  \\[default: one for each core]", **ranges.WORKERS.option())
-    ] = None
+    sample: Annotated[int | None, Option("Examine so many rows only, drawn with --seed.", limits=ranges.SAMPLE)] = None
+    seed: Seed = DEFAULT_SEED
+    workers: Annotated[int | None, Option("Processes.  [default: one for each core]", limits=ranges.WORKERS)] = None
     fix: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write rows of ids to this .jsonl file, with what is certain of their labels repaired; of a tokenizer "
-            "its generation_config.json. What is left is listed.",
-            **IN_HOME,
+        Option(
+            "Write rows of ids to this .jsonl file, with what is certain of their labels repaired; of a tokenizer its "
+            "generation_config.json. What is left is listed.",
+            "FILE",
         ),
     ] = None
     validation: Annotated[
         str | None,
-        typer.Option(metavar="INPUT", help="Validation data: find rows of the input that are also in it.", **IN_HOME),
+        Option("Validation data: find rows of the input that are also in it.", "INPUT", check=EXISTING_OR_HUB),
     ] = None
     max_length: Annotated[
-        int | None, sequence_length("The longest row that training takes, in tokens.", ranges.EXAMINED_LENGTH)
-    ] = None
-
-
-@dataclass(frozen=True)
-class InputFlags:
-    """The input to examine, and the tokenizer and renderer it is examined with."""
-
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
-            "dataset, a tokenizer directory.",
-            show_default=False,
-        ),
-    ]
-    other: Annotated[
-        str | None,
-        typer.Argument(metavar="OTHER", help="A second tokenizer or template: compare the two.", show_default=False),
-    ] = None
-    chats: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Conversations on which the two are compared, besides the built-in probes.", **IN_HOME
+        int | None,
+        Option(
+            "The longest row that training takes, in tokens.",
+            "TOKENS",
+            limits=ranges.EXAMINED_LENGTH,
+            flag="--sequence-length",
         ),
     ] = None
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A Hugging Face tokenizer directory or hub name, or a spm.model.")
-    ] = None
-    template: Template = None
-    renderer: RendererName = None
-    renderer_option: RendererOption = None
-    date: Date = None
-
-    def check(self, validation: str | None) -> None:
-        """Refuse mistakes that show before a library is loaded, so that a wrong path fails at once.
-
-        Args:
-            validation: the validation data, whose path is checked like the source's.
-
-        Raises:
-            InputError: a path does not exist.
-        """
-        if self.source is None:
-            raise UsageError(
-                "nothing to examine: name a file, a directory or a hub dataset; `niels-gpt rules` lists the rules"
-            )
-        # --chats without a second tokenizer is a mistake that `diagnose` explains, so its path is not checked here.
-        for place in (self.source, None if self.other is None else self.chats, validation):  # data, also of the hub
-            if place is not None:
-                existing_or_hub(place)
-        for place in (self.other, self.tokenizer):
-            if place is not None:
-                existing_tokenizer(place)
-
-    def keywords(self) -> dict[str, Any]:
-        """The tokenizer, template, renderer and date as keyword arguments of `diagnose`."""
-        options = self.options()
-        # Without either option `diagnose` takes the template, so that findings are about the file that is served.
-        renderer = options if self.renderer is not None or options.options else None
-        return {"tokenizer": self.tokenizer, "template": self.template, "renderer": renderer, "date": self.date}
-
-    def options(self) -> RendererOptions:
-        """The options about renderers as one value; see `renderer_options` for errors."""
-        return renderer_options(self.renderer, self.renderer_option, self.template, self.date)
+    evidence: Annotated[int, Option("How many places of each rule it names.", limits=ranges.EVIDENCE)] = 5
 
 
 @grouped
 def doctor(
+    source: Annotated[
+        str,
+        Argument(
+            "Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
+            "dataset, a tokenizer directory.",
+            "INPUT",
+            check=EXISTING_OR_HUB,
+        ),
+    ],
     report: Annotated[ReportFlags, "Report"],
     rows: RowFlags,
     loss: Annotated[LossFlags, "Rendering"],
-    inputs: InputFlags,
+    renderer: Annotated[RendererFlags, "Rendering"],
+    other: Annotated[
+        str | None,
+        Argument("A second tokenizer or template: compare the two.", "OTHER", check=EXISTING_TOKENIZER),
+    ] = None,
+    chats: Annotated[
+        str | None,
+        Option(
+            "Conversations on which the two are compared, besides the built-in probes.", "FILE", check=EXISTING_OR_HUB
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        Option("A Hugging Face tokenizer directory or hub name, or a spm.model.", "PATH", check=EXISTING_TOKENIZER),
+    ] = None,
 ) -> None:
     """Find faults that the loss curve does not show, in data, masks and templates.
 
@@ -214,7 +152,6 @@ def doctor(
     """
     # Read first: these properties refuse options that exclude each other.
     report_form, loss_on, silence = report.form, loss.loss_on, report.silenced
-    inputs.check(rows.validation)
     for file in (rows.fix, report.file):
         must_be_writable(file)
     # The report is written last, so it would replace the repaired rows.
@@ -222,22 +159,30 @@ def doctor(
         raise UsageError(
             f"--fix and --out both write {report.file}; name two files, one for the rows, one for the report"
         )
-    renderer = inputs.keywords()
+    chosen = renderer.options()
     from niels_gpt.doctor.run import diagnose
 
     # Lines of progress would be between those of a report that a program reads from a terminal.
     with ShownProgress(quiet=report_form != "text" and report.file is None) as progress:
-        options = vars(rows) | {
-            "workers": rows.workers or cores(),
-            "loss_on": loss_on,
-            "silence": silence,
-            "evidence": report.evidence,
-        }
-        found = diagnose(inputs.source, inputs.other, chats=inputs.chats, progress=progress, **options, **renderer)
+        found = diagnose(
+            source,
+            other,
+            chats=chats,
+            tokenizer=tokenizer,
+            template=renderer.template,
+            # Without either option `diagnose` takes the template, so that findings are about the file that is served.
+            renderer=chosen if renderer.renderer is not None or chosen.options else None,
+            date=renderer.date,
+            loss_on=loss_on,
+            silence=silence,
+            progress=progress,
+            **vars(rows) | {"workers": rows.workers or cores()},
+        )
     # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
-    rendered = inputs.other is None and found.source.get("kind") == "chats"
-    if report_form == "text" and inputs.tokenizer is not None and rendered:
-        note_automatic(inputs.options(), inputs.tokenizer)
+    rendered = other is None and found.source.get("kind") == "chats"
+    if report_form == "text" and tokenizer is not None and rendered:
+        for line in chosen.automatic(tokenizer):
+            note(line)
     _write(found, report_form, report.file)
     if found.repaired is not None and report_form != "json":  # JSON has it in the report
         note(repairs(found.repaired))

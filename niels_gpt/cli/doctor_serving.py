@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli.options import Date, Json, RendererName, RendererOption, RowFormat, Template, renderer_options
-from niels_gpt.cli.paths import existing_tokenizer
+from niels_gpt.cli.options import Json, RendererFlags, RowFormat, Tokenizer, grouped
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
+from niels_gpt.options import Argument, Option
 from niels_gpt.values import name_and_value, option_value
 
 if TYPE_CHECKING:
@@ -18,29 +18,21 @@ if TYPE_CHECKING:
 DIFFERS = 1  # the exit code if a prompt differs, a stop does not stop, or the server refuses a row
 
 
+@grouped
 def doctor_serving(
-    url: Annotated[str, typer.Argument(help="The server: http://localhost:8000.", show_default=False)],
+    url: Annotated[str, Argument("The server: http://localhost:8000.")],
+    tokenizer: Tokenizer,
+    renderer: RendererFlags,
     chats: Annotated[
         str | None,
-        typer.Argument(metavar="[CHATS]", help="Conversations whose prompts are compared as well.", show_default=False),
+        Argument("Conversations whose prompts are compared as well.", "[CHATS]"),
     ] = None,
-    tokenizer: Annotated[
-        str,
-        typer.Option("--tokenizer", metavar="MODEL", help="A directory or hub name, as in training."),
-    ] = ...,  # type: ignore[assignment]  # typer's way to say that an option is required
-    rows: Annotated[
-        int, typer.Option(help="How many conversations of CHATS, from the first on.", **ranges.LIMIT.option("--rows"))
-    ] = 100,
+    rows: Annotated[int, Option("How many conversations of CHATS, from the first on.", limits=ranges.LIMIT)] = 100,
     chat_template_kwarg: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Sent with every request, as clients do; repeat for more."),
+        list[str] | None, Option("Sent with every request, as clients do; repeat for more.", "NAME=VALUE")
     ] = None,
-    api_key: Annotated[str | None, typer.Option(help="Sent as bearer token.", show_default=False)] = None,
-    renderer: RendererName = None,
-    renderer_option: RendererOption = None,
-    template: Template = None,
-    date: Date = None,
-    row_format: RowFormat = None,
+    api_key: Annotated[str | None, Option("Sent as bearer token.")] = None,
+    form: RowFormat = None,
     as_json: Json = False,
 ) -> None:
     """Compare a running server's tokens with what is trained.
@@ -56,18 +48,17 @@ def doctor_serving(
 
     With rows: niels-gpt doctor serving URL chats.jsonl --tokenizer MODEL
     """
-    existing_tokenizer(tokenizer)
     import niels_gpt as ng
 
     given = [name_and_value("--chat-template-kwarg", text) for text in chat_template_kwarg or ()]
-    chosen = renderer_options(renderer, renderer_option, template, date).open(tokenizer)
+    chosen = renderer.options().open(tokenizer)
     with ShownProgress(quiet=as_json) as progress:
         report = ng.check_serving(
             url,
             chosen,
             chats,
             rows=rows,
-            format=row_format,
+            format=form,
             api_key=api_key,
             chat_template_kwargs={name: option_value(value) for name, value in given},
             progress=progress,

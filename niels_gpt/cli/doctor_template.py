@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from niels_gpt.cli.options import Date, Json, RendererOption, Template, renderer_options
-from niels_gpt.cli.paths import existing_tokenizer
+from niels_gpt.cli.options import Json, TemplateFlags, grouped
+from niels_gpt.cli.paths import EXISTING_TOKENIZER
 from niels_gpt.cli.terminal import ShownProgress, out, print_json
 from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.options import Argument, Option
 
 PARTIAL = 1  # the exit code if something is not proven
 _DAY = "2026-01-31"  # for templates that write the date; the result does not depend on which
 
 
+@grouped
 def doctor_template(
     place: Annotated[
         str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A directory or hub name, with the tokenizer and its chat template.",
-            show_default=False,
-        ),
+        Argument("A directory or hub name, with the tokenizer and its chat template.", "MODEL"),
     ],
-    template: Template = None,
-    renderer_option: RendererOption = None,
-    date: Date = None,
-    isolate: Annotated[
-        bool,
-        typer.Option("--isolate", help="Run the template in a process of its own: for an untrusted one."),
-    ] = False,
-    probe: Annotated[
-        list[str] | None,
-        typer.Option("--probe", metavar="NAME", help="Show this probe; repeat for more."),
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show all probes.")] = False,
+    renderer: TemplateFlags,
+    probe: Annotated[list[str] | None, Option("Show this probe; repeat for more.", "NAME")] = None,
+    every: Annotated[bool, Option("Show all probes.", flag="--all")] = False,
     as_json: Json = False,
 ) -> None:
     """Judge a chat template: the message of each character, and what the model emits.
@@ -63,15 +53,15 @@ def doctor_template(
         raise UsageError(
             f"{place}: a template without a tokenizer; name the tokenizer's directory, and --template {place}"
         )
-    existing_tokenizer(place)
-    chosen = renderer_options("template", renderer_option, template, date or _DAY, isolate=isolate)
+    EXISTING_TOKENIZER(place)
+    chosen = replace(renderer.options(), date=renderer.date or _DAY)
     from niels_gpt.renderers.template.probe_results import report_on
     from niels_gpt.renderers.template.renderer import TemplateRenderer
 
-    renderer = chosen.open(place)
-    assert isinstance(renderer, TemplateRenderer)  # "template" opens no family
+    opened = chosen.open(place)
+    assert isinstance(opened, TemplateRenderer)  # "template" opens no family
     with ShownProgress(quiet=as_json) as progress:
-        report = report_on(renderer, place if template is None else f"{template} with {place}", progress)
+        report = report_on(opened, f"{renderer.template} with {place}" if renderer.template else place, progress)
     results = {result.probe.name: result for result in report.results}
     for name in probe or ():
         if name not in results:

@@ -7,35 +7,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
-
 from niels_gpt import ranges
-from niels_gpt.cli.options import (
-    Json,
-    OutDirectory,
-    Overwrite,
-    ShardBytes,
-    Split,
-    grouped,
-    one_of,
-    sequence_length,
-)
-from niels_gpt.cli.options import (
-    too_long as too_long_option,
-)
-from niels_gpt.cli.paths import IN_HOME
+from niels_gpt.cli.options import Json, OutDirectory, Overwrite, ShardBytes, Split, grouped
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
-from niels_gpt.errors import CacheError, without_passwords
+from niels_gpt.errors import without_passwords
+from niels_gpt.export.arranging import Arrangement
 from niels_gpt.export.formats import SHARD_TOKENS, Format
 from niels_gpt.export.preferences import PREFERENCE_FORMATS, PreferenceFormat
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.imports.run import FORMATS as IMPORTS
 from niels_gpt.inputs.token_formats import DTYPES
+from niels_gpt.options import Argument, Option
 from niels_gpt.scale.fetch import fetch as fetch_dataset
 from niels_gpt.scale.publish import publish as publish_dataset
 from niels_gpt.store.manifest import no_such_directory
 from niels_gpt.store.remote import plain_name
-from niels_gpt.store.schema import MANIFESTS
 from niels_gpt.values import VALUE_HELP, name_and_value, option_value
 
 EXPORTS: Final[Mapping[str, Format | PreferenceFormat]] = {**FORMATS, **PREFERENCE_FORMATS}
@@ -44,47 +30,22 @@ _OPTIONS = "; ".join(f"{name}: {', '.join(each.options)}" for name, each in EXPO
 
 
 @dataclass(frozen=True)
-class ArrangementFlags:
-    """The options that choose the exported rows, and how these are cut, packed and ordered."""
-
-    split: Annotated[Split | None, typer.Option(help="Only this split.  \\[default: both]")] = None
-    limit: Annotated[
-        int | None, typer.Option(help="The first so many rows of each split.", **ranges.LIMIT.option())
-    ] = None
-    max_length: Annotated[int | None, sequence_length("The most tokens of a row.", ranges.MAX_LENGTH)] = None
-    too_long: Annotated[str, too_long_option("What becomes of longer rows:")] = "error"
-    packing: Annotated[bool, typer.Option("--packing", help="Several whole rows in one of --sequence-length.")] = False
-    shuffle: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            help="Rows in a random order, drawn with this seed.  \\[default: in their stored order]",
-            **ranges.SEED.option(),
-        ),
-    ] = None
-
-
-@dataclass(frozen=True)
 class FormatFlags:
-    """Options of some formats only, and the size of files."""
+    """Options of some formats only."""
 
-    binary: Annotated[bool, typer.Option("--binary", help="Weights above 0 become 1 where only 0 and 1 fit.")] = False
-    shard_size: Annotated[
+    binary: Annotated[bool, Option("Weights above 0 become 1 where only 0 and 1 fit.")] = False
+    shard_tokens: Annotated[
         int,
-        typer.Option(
-            "--shard-size",
-            metavar="TOKENS",
-            help="At most so many tokens in a file; a longer row has one of its own.",
-            **ranges.SHARD_TOKENS.option("--shard-size"),
+        Option(
+            "At most so many tokens in a file; a longer row has one of its own.",
+            "TOKENS",
+            limits=ranges.SHARD_TOKENS,
+            flag="--shard-size",
         ),
     ] = SHARD_TOKENS
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help=f"An option that one format alone has ({_OPTIONS}). {VALUE_HELP}; repeat for more.",
-            show_default=False,
-        ),
+        Option(f"An option that one format alone has ({_OPTIONS}). {VALUE_HELP}; repeat for more.", "NAME=VALUE"),
     ] = None
 
     def own_options(self, to: str) -> dict[str, Any]:
@@ -99,26 +60,17 @@ class FormatFlags:
         return {name: option_value(text) for name, text in named}
 
 
-ExportFormat = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="FORMAT",
-        help="; ".join(f"{each.name}: {each.title}" for each in EXPORTS.values()) + ".",
-        **one_of("--to", EXPORTS),
-    ),
-]
-
-
 @grouped
 def export_command(
-    source: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="A cache, episodes or preferences.", show_default=False)
+    source: Annotated[Path, Argument("A cache, episodes or preferences.", "DATASET")],
+    to: Annotated[
+        str,
+        Option("; ".join(f"{each.name}: {each.title}" for each in EXPORTS.values()) + ".", "FORMAT", names=(*EXPORTS,)),
     ],
-    to: ExportFormat,
     directory: OutDirectory,
-    rows: Annotated[ArrangementFlags, "Rows"],
+    rows: Annotated[Arrangement, "Rows"],
     form: FormatFlags,
+    split: Annotated[Split | None, Option("Only this split.  [default: both]")] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -133,22 +85,12 @@ def export_command(
     options = form.own_options(to)
     if not source.exists():
         raise no_such_directory(source, "a cache, episodes or preferences")
-    if source.is_file():
-        raise _is_a_file(source, to)
     from niels_gpt.export.run import export
 
+    arranged = {name: value for name, value in vars(rows).items() if name != "pad_multiple"}  # an option of formats
+    given = arranged | options | {"binary": form.binary, "shard_tokens": form.shard_tokens, "split": split}
     with ShownProgress() as progress:
-        manifest = export(
-            source,
-            to,
-            directory,
-            **vars(rows),
-            binary=form.binary,
-            shard_tokens=form.shard_size,
-            overwrite=overwrite,
-            progress=progress,
-            **options,
-        )
+        manifest = export(source, to, directory, overwrite=overwrite, progress=progress, **given)
     if as_json:
         print_json({"out": str(directory)} | manifest)
         return
@@ -161,46 +103,22 @@ def export_command(
     print_line(f"{directory} is complete; its README.md repeats this, with more")
 
 
-def _is_a_file(source: Path, to: str) -> CacheError:
-    """The error of an export of a file: its dataset's directory, or the command that builds a dataset of it."""
-    # A manifest, or data in a directory below it, such as train/tokens.bin. Not every file beside a manifest: rows may
-    # lie beside a meta.json of another program.
-    if source.name in MANIFESTS or source.suffix in (".bin", ".idx", ".npy"):
-        for folder in source.parents[:3]:
-            if any((folder / name).is_file() for name in MANIFESTS):
-                return CacheError(
-                    f"{source}: a file of a dataset; expected its directory: niels-gpt export {folder} --to {to}"
-                )
-    return CacheError(
-        f"{source}: a file; expected a dataset. Build first: niels-gpt build {source} --out DIR, then niels-gpt export "
-        f"DIR --to {to}"
-    )
-
-
+@grouped
 def import_command(
-    source: Annotated[
-        Path, typer.Argument(metavar="PATH", help="A directory or file of another program.", show_default=False)
-    ],
+    source: Annotated[Path, Argument("A directory or file of another program.", "PATH")],
     form: Annotated[
         str,
-        typer.Option(
-            "--from",
-            metavar="FORMAT",
-            help="; ".join(f"{each.name}: {each.title}" for each in IMPORTS.values()) + ".",
-            **one_of("--from", IMPORTS),
+        Option(
+            "; ".join(f"{each.name}: {each.title}" for each in IMPORTS.values()) + ".",
+            "FORMAT",
+            names=(*IMPORTS,),
+            flag="--from",
         ),
     ],
     directory: OutDirectory,
-    eos_id: Annotated[
-        int | None, typer.Option(help="tokens: the id that ends documents.", **ranges.TOKEN_ID.option("--eos-id"))
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help=f"tokens: {', '.join(DTYPES)}.  \\[default: as the files say]", **one_of("--dtype", DTYPES)),
-    ] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option(help="Ids must be below it; recorded.", **ranges.VOCAB_SIZE.option())
-    ] = None,
+    eos_id: Annotated[int | None, Option("tokens: the id that ends documents.", limits=ranges.TOKEN_ID)] = None,
+    dtype: Annotated[str | None, Option("tokens: NAMES.  [default: as the files say]", names=(*DTYPES,))] = None,
+    vocab_size: Annotated[int | None, Option("Ids must be below it; recorded.", limits=ranges.VOCAB_SIZE)] = None,
     shard_bytes: ShardBytes = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -235,10 +153,11 @@ def import_command(
     print_line(line)
 
 
+@grouped
 def publish(
-    folder: Annotated[Path, typer.Argument(metavar="DATASET", help="A finished cache or episodes dataset.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="Where to, for example s3://bucket/episodes/chats.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace another dataset at URL.")] = False,
+    folder: Annotated[Path, Argument("A finished cache or episodes dataset.", "DATASET")],
+    url: Annotated[str, Argument("Where to, for example s3://bucket/episodes/chats.", "URL")],
+    overwrite: Annotated[bool, Option("Replace another dataset at URL.")] = False,
     as_json: Json = False,
 ) -> None:
     """Copy a finished dataset to a URL. Run it again to continue.
@@ -257,15 +176,13 @@ def publish(
     print_line(f"{url}: {result.files} files, {sent}, {result.skipped} were there")
 
 
+@grouped
 def fetch(
-    url: Annotated[str, typer.Argument(metavar="URL", help="A published dataset.")],
+    url: Annotated[str, Argument("A published dataset.", "URL")],
     out_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="A new directory for the dataset; by default fetched/NAME, as it is called at URL.",
-            **IN_HOME,
+        Option(
+            "A new directory for the dataset; by default fetched/NAME, as it is called at URL.", "DIR", flag="--out"
         ),
     ] = None,
 ) -> None:

@@ -5,52 +5,38 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from niels_gpt import ranges
-from niels_gpt.cli.options import (
-    Date,
-    RendererName,
-    RendererOption,
-    RowFormat,
-    Template,
-    renderer_options,
-)
-from niels_gpt.cli.paths import EXISTING_TOKENIZER, existing, existing_or_hub
+from niels_gpt.cli.options import RendererFlags, RowFormat, grouped
+from niels_gpt.cli.paths import EXISTING_OR_HUB, EXISTING_TOKENIZER, existing
+from niels_gpt.options import Argument, Option
 
 
+@grouped
 def explore(
+    renderer: RendererFlags,
     path: Annotated[
         str | None,
-        typer.Argument(
-            metavar="PATH",
-            help="Conversations, preferences, a cache, episodes, or a hub dataset.  \\[default: the families alone]",
-            show_default=False,
+        Argument(
+            "Conversations, preferences, a cache, episodes, or a hub dataset.  [default: the families alone]",
+            "PATH",
+            check=EXISTING_OR_HUB,
         ),
     ] = None,
     tokenizer: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATH",
-            help="A tokenizer directory or hub name, or a directory of such directories; repeat for more.",
-            **EXISTING_TOKENIZER,
+        Option(
+            "A tokenizer directory or hub name, or a directory of such directories; repeat for more.",
+            "PATH",
+            check=EXISTING_TOKENIZER,
         ),
     ] = None,
-    renderer: RendererName = None,
-    renderer_option: RendererOption = None,
-    template: Template = None,
-    date: Date = None,
     form: RowFormat = None,
     findings: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A report of the doctor (doctor --json).",
-            **existing("a report of the doctor (doctor --json)", "file"),
-        ),
+        Option("A report of the doctor (doctor --json).", "FILE", check=existing("a report of the doctor")),
     ] = None,
-    port: Annotated[int, typer.Option(help="0 takes any that is free.", **ranges.PORT.option())] = 0,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    port: Annotated[int, Option("0 takes any that is free.", limits=ranges.PORT)] = 0,
+    browser: Annotated[bool, Option("Open the page in a browser.")] = True,
 ) -> None:
     """Open a local web page that shows families, masks, datasets and templates.
 
@@ -58,10 +44,8 @@ def explore(
 
     Example: niels-gpt explore chats.jsonl --tokenizer ~/models/Qwen3-8B
     """
-    # Paths, renderer and report are checked before the server starts, so that an error is in the terminal.
-    if path is not None:
-        existing_or_hub(path)
-    chosen = renderer_options(renderer, renderer_option, template, date)
+    # Renderer and report are checked before the server starts, so that an error is in the terminal.
+    chosen = renderer.options()
     import niels_gpt as ng
 
     ng.explore(
@@ -69,8 +53,8 @@ def explore(
         tokenizers=tokenizer or (),
         renderer_name=chosen.name,
         renderer_options=chosen.options,
-        template=template,
-        date=date,
+        template=chosen.template,
+        date=chosen.date,
         format=form,
         findings=findings,
         port=port,

@@ -26,13 +26,13 @@ class Command(NamedTuple):
 
     Attributes:
         place: its module in `niels_gpt.cli`, and its name there.
-        line: the first paragraph of its own help, repeated here so that listing imports nothing; a test compares them.
         panel: the heading under which `niels-gpt --help` lists it.
+        line: the first paragraph of its own help, repeated here so that listing imports nothing; a test compares them.
     """
 
     place: str
-    line: str
     panel: str
+    line: str
 
 
 # Headings of `niels-gpt --help`.
@@ -43,53 +43,38 @@ MOVE: Final = "Move data to other programs and places"
 LISTS: Final = "What there is to choose from"
 NUMBERS: Final = ("show", "render")  # where -1 is a number, not an option
 
-# In the order of `niels-gpt --help`.
-COMMANDS: Final[Mapping[str, Command]] = MappingProxyType(
-    {
-        "demo": Command(
-            "demo:demo", "Run the main job on bundled samples: tokenizer, caches, batches, an example, counts.", START
-        ),
-        "tokenizer": Command("tokenizer:tokenizer_app", "Train a tokenizer.", BUILD),
-        "build": Command("build:build", "Build a dataset of any kind from files, or what a recipe describes.", BUILD),
-        "pack": Command("datasets:pack", "Write episodes as packed rows, contiguous on disk.", BUILD),
-        "info": Command(
-            "datasets:info", "Print what a dataset was built from, its counts, and how long its rows are.", LOOK
-        ),
-        "verify": Command(
-            "datasets:verify", "Read every byte of a dataset, and compare it with what was written.", LOOK
-        ),
-        "show": Command("show:show", "Print an example as a training step sees it, token by token.", LOOK),
-        "render": Command("show:render", "Print a conversation in a model's own format, token by token.", LOOK),
-        "explore": Command(
-            "explore:explore", "Open a local web page that shows families, masks, datasets and templates.", LOOK
-        ),
-        "doctor": Command(
-            "doctor:doctor", "Find faults that the loss curve does not show, in data, masks and templates.", LOOK
-        ),
-        "doctor template": Command(
-            "doctor_template:doctor_template",
-            "Judge a chat template: the message of each character, and what the model emits.",
-            LOOK,
-        ),
-        "doctor serving": Command(
-            "doctor_serving:doctor_serving", "Compare a running server's tokens with what is trained.", LOOK
-        ),
-        "export": Command("exchange:export_command", "Write a dataset in another trainer's format.", MOVE),
-        "import": Command(
-            "exchange:import_command", "Read a token dataset of another program, and write it as episodes.", MOVE
-        ),
-        "publish": Command("exchange:publish", "Copy a finished dataset to a URL. Run it again to continue.", MOVE),
-        "fetch": Command("exchange:fetch", "Copy a published dataset to a local directory, and print its path.", MOVE),
-        "renderers": Command(
-            "catalogue:renderers", "List all renderers with their models; with NAME the options of one.", LISTS
-        ),
-        "rules": Command(
-            "catalogue:rules",
-            "List the doctor's rules; with RULE what one means, its cause, the fix, and threads.",
-            LISTS,
-        ),
-    }
-)
+# In the order of `niels-gpt --help`; lines are as long as they have to be.
+# fmt: off
+COMMANDS: Final[Mapping[str, Command]] = MappingProxyType({
+    "demo": Command("demo:demo", START,
+        "Run the main job on bundled samples: tokenizer, caches, batches, an example, counts."),
+    "tokenizer": Command("tokenizer:tokenizer_app", BUILD, "Train a tokenizer."),
+    "build": Command("build:build", BUILD, "Build a dataset of any kind from files, or what a recipe describes."),
+    "pack": Command("datasets:pack", BUILD, "Write episodes as packed rows, contiguous on disk."),
+    "info": Command("datasets:info", LOOK,
+        "Print what a dataset was built from, its counts, and how long its rows are."),
+    "verify": Command("datasets:verify", LOOK, "Read every byte of a dataset, and compare it with what was written."),
+    "show": Command("show:show", LOOK, "Print an example as a training step sees it, token by token."),
+    "render": Command("show:render", LOOK, "Print a conversation in a model's own format, token by token."),
+    "explore": Command("explore:explore", LOOK,
+        "Open a local web page that shows families, masks, datasets and templates."),
+    "doctor": Command("doctor:doctor", LOOK,
+        "Find faults that the loss curve does not show, in data, masks and templates."),
+    "doctor template": Command("doctor_template:doctor_template", LOOK,
+        "Judge a chat template: the message of each character, and what the model emits."),
+    "doctor serving": Command("doctor_serving:doctor_serving", LOOK,
+        "Compare a running server's tokens with what is trained."),
+    "export": Command("exchange:export_command", MOVE, "Write a dataset in another trainer's format."),
+    "import": Command("exchange:import_command", MOVE,
+        "Read a token dataset of another program, and write it as episodes."),
+    "publish": Command("exchange:publish", MOVE, "Copy a finished dataset to a URL. Run it again to continue."),
+    "fetch": Command("exchange:fetch", MOVE, "Copy a published dataset to a local directory, and print its path."),
+    "renderers": Command("catalogue:renderers", LISTS,
+        "List all renderers with their models; with NAME the options of one."),
+    "rules": Command("catalogue:rules", LISTS,
+        "List the doctor's rules; with RULE what one means, its cause, the fix, and threads."),
+})
+# fmt: on
 
 
 class _Commands(CommandGroup):
@@ -109,10 +94,9 @@ class _Commands(CommandGroup):
         Raises:
             UsageError: a shell makes `--out ""` of `--out "$OUT"` where the variable is not set.
         """
-        # `--out=` too, but not `--set=a=`, whose value is `a=`. While the shell completes, nothing is refused.
         for before, arg in zip(["", *args], args, strict=False):
-            is_empty = arg == "" or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1)
-            if is_empty and not ctx.resilient_parsing:
+            # `--out=` too, but not `--set=a=`, whose value is `a=`.
+            if arg == "" or (arg.startswith("--") and arg.endswith("=") and arg.count("=") == 1):
                 name = arg[:-1] or (before if before.startswith("-") else "an argument")
                 raise UsageError(f"{name} is empty; expected a value (is a shell variable unset?)")
         return super().parse_args(ctx, args)

@@ -1,7 +1,6 @@
-"""The options that several commands share, each declared once: its flag, its help, its range and its meaning.
+"""The options that several commands share, and how the fields of a dataclass become options of a command.
 
-A group of options is a frozen dataclass whose fields are the options. A command takes the group as one parameter,
-and `grouped` declares the fields in its place::
+::
 
     @grouped                                   niels-gpt build FILES --loss-on last_message --tool-bodies f
     def build(files, loss: LossFlags): ...     build(files=[...], loss=LossFlags("last_message", ["f"]))
@@ -12,8 +11,7 @@ Nothing heavy is imported here: `--help` of a command must not wait for renderer
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
-from copy import copy
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,9 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli.paths import IN_HOME, existing, existing_tokenizer
-from niels_gpt.cli.terminal import note
+from niels_gpt.cli.paths import EXISTING_TEMPLATE, EXISTING_TOKENIZER, in_home
 from niels_gpt.errors import UsageError, did_you_mean
+from niels_gpt.options import Argument, Option
 from niels_gpt.sources.rows.shapes import DIALECTS, FORMS
 from niels_gpt.values import VALUE_HELP, name_and_value
 
@@ -32,62 +30,40 @@ from niels_gpt.values import VALUE_HELP, name_and_value
 # what these name is imported at run time.
 if TYPE_CHECKING:
     from niels_gpt.builds.executor import UnitExecutor
-    from niels_gpt.renderers.family import Family
     from niels_gpt.renderers.loss import LossOn
     from niels_gpt.renderers.registry import RendererOptions
-    from niels_gpt.renderers.template.renderer import DefaultRenderer
-
-# Parsing helpers
-
-
-def one_of(flag: str, names: Iterable[str]) -> dict[str, Any]:
-    """typer settings of an option whose value is one of `names`: a check that raises `UsageError` with the nearest."""
-    known = tuple(names)
-
-    def checked(value: str | None) -> str | None:
-        # `None` where the option is not used: typer calls this function all the same.
-        if value is not None and value not in known:
-            raise UsageError(f"{flag} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")
-        return value
-
-    return {"callback": checked}
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """A command in which every parameter that is an option group is replaced by the group's options.
+    """A command whose parameters with an `Option` are options; a dataclass is replaced by its fields that have one.
 
-    Typer reads the signature of a function. That of the returned one has the fields of each group; when typer calls it
-    with their values, it builds the groups and calls `command`.
+    Typer reads the signature of a function. That of the returned one has the fields of each dataclass; when typer calls
+    it with their values, it makes the dataclasses and calls `command`.
     """
-    # The modules of commands have postponed annotations, so groups are recognised by their resolved types.
+    # The modules of commands have postponed annotations, so dataclasses are recognised by their resolved types.
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []  # of the returned function; typer lists options in this order
     groups: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        # A group may name the heading of its options in help pages: `rows: Annotated[RowFlags, "Rows"]`.
-        kind, *heading = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
+        # A dataclass may name the heading of its options in help pages: `rows: Annotated[RowFlags, "Rows"]`.
+        kind, *more = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
         if not is_dataclass(kind):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            parameters.append(_parameter(name, hints[name], parameter.default, None))
             continue
         groups[name] = kind
         types = get_type_hints(kind, include_extras=True)
         for field in fields(kind):
-            # Keyword-only, because an option without a default may follow one with a default.
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            annotation = types[field.name]
-            if heading:
-                value, info = get_args(annotation)
-                info = copy(info)
-                info.rich_help_panel = heading[0]
-                annotation = Annotated[value, info]
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=annotation))
+            if get_origin(types[field.name]) is Annotated:
+                default = inspect.Parameter.empty if field.default is MISSING else field.default
+                parameters.append(_parameter(field.name, types[field.name], default, more[0] if more else None))
+
+    names = {parameter.name for parameter in parameters}
 
     @wraps(command)
     def expanded(**values: Any) -> None:
         for name, kind in groups.items():
-            # The fields that typer filled in become the group again.
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            # The fields that typer filled in become the dataclass again.
+            values[name] = kind(**{each.name: values.pop(each.name) for each in fields(kind) if each.name in names})
         command(**values)
 
     # Typer reads both: the signature for names and defaults, the annotations for types and help.
@@ -96,56 +72,71 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
+def _parameter(name: str, annotation: Any, default: Any, panel: str | None) -> inspect.Parameter:
+    """A parameter as typer reads it. Keyword-only: one without a default may follow one with a default."""
+    kind, *more = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    info = next((each for each in more if isinstance(each, Option)), None)
+    if info is not None:
+        annotation = Annotated[kind, _typer_option(info, info.flag or f"--{name.replace('_', '-')}", default, panel)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _typer_option(option: Option, flag: str, default: Any, panel: str | None) -> Any:
+    def checked(value: Any) -> Any:
+        # `None` where the option is not used: typer calls this function all the same.
+        if value is not None and option.names and value not in option.names:
+            known = f"{', '.join(option.names)}{did_you_mean(value, option.names)}"
+            raise UsageError(f"{flag} is {value!r}; expected one of {known}")
+        if option.limits is not None:
+            option.limits.check(value, flag)
+        return in_home(value) if option.check is None else option.check(value)
+
+    if isinstance(option, Argument):
+        told = option.help.replace("[", "\\[")
+        return typer.Argument(metavar=option.metavar, help=told, callback=checked, show_default=False)
+    return typer.Option(
+        f"{flag}/--no-{flag[2:]}" if default is True else flag,  # a switch that is on can be turned off
+        metavar=option.metavar,
+        # Rich would take [default: ...] for a tag and drop it.
+        help=option.help.replace("NAMES", ", ".join(option.names)).replace("[", "\\["),
+        callback=checked,
+        rich_help_panel=panel,
+        show_default="[default:" not in option.help,
+    )
+
+
 # Inputs and outputs
 
-# `\\[` in a help text, here and below: rich would take `[default: ...]` for a tag and drop it.
 RowFormat = Annotated[
     str | None,
-    typer.Option(
-        "--format",
-        metavar="SHAPE",
-        help=f"How conversations are stored: {', '.join(DIALECTS)}; or preferences: {', '.join(FORMS)}.  "
-        "\\[default: by the keys of the rows]",
-        **one_of("--format", [*DIALECTS, *FORMS]),
+    Option(
+        "How conversations or preferences are stored: NAMES.  [default: by the keys of the rows]",
+        "SHAPE",
+        names=(*DIALECTS, *FORMS),
+        flag="--format",
     ),
 ]
-OutDirectory = Annotated[Path, typer.Option("--out", metavar="DIR", help="The directory to create.", **IN_HOME)]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what an earlier run wrote to --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+OutDirectory = Annotated[Path, Option("The directory to create.", "DIR", flag="--out")]
+Overwrite = Annotated[bool, Option("Replace what an earlier run wrote to --out.")]
+Json = Annotated[bool, Option("Print the result as JSON.", flag="--json")]
 Split = Literal["train", "val"]
-OneSplit = Annotated[Split, typer.Option("--split", help="Which split.")]
-RowNumber = Annotated[
-    int, typer.Argument(metavar="NUMBER", help="Which row, counted from 0.", **ranges.ROW.option("NUMBER"))
-]
-TokenTable = Annotated[bool, typer.Option("--table/--no-table", help="Ids and targets, token by token.")]
-
-# Tokenizers
-
-AnyTokenizer = Annotated[
-    Path,
-    typer.Option(
-        "--tokenizer",
-        metavar="PATH",
-        help="A Hugging Face tokenizer directory or hub name, or a spm.model.",
-        parser=str,
-        callback=existing_tokenizer,
-    ),
+OneSplit = Annotated[Split, Option("Which split.")]
+RowNumber = Annotated[int, Argument("Which row, counted from 0.", "NUMBER", limits=ranges.ROW, flag="NUMBER")]
+TokenTable = Annotated[bool, Option("Ids and targets, token by token.")]
+Seed = Annotated[int, Option("Seed of all random choices.", limits=ranges.SEED)]
+Tokenizer = Annotated[
+    str, Option("A Hugging Face tokenizer directory or hub name, or a spm.model.", "PATH", check=EXISTING_TOKENIZER)
 ]
 DatasetTokenizer = Annotated[
-    Path | None,
-    typer.Option(
-        "--tokenizer",
-        metavar="PATH",
-        help="The tokenizer that the dataset was built with, or the one to render conversations with.  \\[default: "
-        "looked for beside the dataset]",
-        parser=str,
-        callback=existing_tokenizer,
+    str | None,
+    Option(
+        "The tokenizer that the dataset was built with, or the one to render conversations with.  [default: looked for "
+        "beside the dataset]",
+        "PATH",
+        check=EXISTING_TOKENIZER,
+        flag="--tokenizer",
     ),
 ]
-
-# Numbers
-
-Seed = Annotated[int, typer.Option("--seed", help="Seed of all random choices.", **ranges.SEED.option())]
 
 
 def _checked_limit(value: str) -> str:
@@ -157,64 +148,33 @@ def _checked_limit(value: str) -> str:
 
 MaxBadRows = Annotated[
     str,
-    typer.Option(
-        metavar="N|P%|all",
-        help="Unusable rows to leave out (into rejected.jsonl) before giving up: a number, a share such as 5%, or all.",
-        callback=_checked_limit,
+    Option(
+        "Unusable rows to leave out (into rejected.jsonl) before giving up: a number, a share such as 5%, or all.",
+        "N|P%|all",
+        check=_checked_limit,
     ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(help="Threads for encoding; the result does not depend on it.", **ranges.THREADS.option("--threads")),
 ]
 TokenDtype = Annotated[
-    Literal["uint16", "uint32"] | None,
-    typer.Option("--token-dtype", help="How ids are stored.  \\[default: the smaller that holds the vocabulary]"),
+    Literal["uint16", "uint32"] | None, Option("How ids are stored.  [default: the smaller that holds the vocabulary]")
 ]
-
-
-def sequence_length(help_text: str, limits: ranges.Range = ranges.BLOCK_SIZE) -> Any:
-    """`--sequence-length`: how many input tokens a row has. Stored rows have one more, the last target."""
-    option = limits.option("--sequence-length")
-    return typer.Option("--sequence-length", metavar="TOKENS", help=help_text, **option)
-
-
-# Repeated from format.fitting, which needs numpy; a test compares them.
-TOO_LONG: Final = ("head", "tail", "drop_partial_turn", "skip", "error")
-
-
-def too_long(help_text: str, **options: Any) -> Any:
-    """`--too-long`: the policy for rows that are longer than a row of training."""
-    return typer.Option(
-        "--too-long",
-        metavar="POLICY",
-        help=f"{help_text} {', '.join(TOO_LONG)}.",
-        **one_of("--too-long", TOO_LONG),
-        **options,
-    )
-
-
 ShardBytes = Annotated[
-    int | None,
-    typer.Option(
-        "--shard-bytes",
-        metavar="BYTES",
-        help="The most bytes of ids in one file.",
-        **ranges.EPISODES_SHARD_BYTES.option("--shard-bytes"),
-    ),
+    int | None, Option("The most bytes of ids in one file.", "BYTES", limits=ranges.EPISODES_SHARD_BYTES)
 ]
-# Repeated from builds.documents, which imports tokenizers; a test compares them.
+# These and LOSS_PRESETS are repeated from modules that import numpy or tokenizers; a test compares them.
+TOO_LONG: Final = ("head", "tail", "drop_partial_turn", "skip", "error")
 SEPARATORS: Final = ("eos", "bos", "eos+bos", "none")
+LOSS_PRESETS: Final = ("all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens")
 SeparatorName = Annotated[
     str | None,
-    typer.Option(
-        "--separator",
-        metavar="WHICH",
-        help="Which of the tokenizer's own tokens separate texts: eos (after each), bos (before each), eos+bos or "
-        "none.  \\[default: eos if the tokenizer has one; a spm.model's is its end-of-turn]",
-        **one_of("--separator", SEPARATORS),
+    Option(
+        "Which of the tokenizer's own tokens separate texts: eos (after each), bos (before each), eos+bos or none.  "
+        "[default: eos if the tokenizer has one; a spm.model's is its end-of-turn]",
+        "WHICH",
+        names=SEPARATORS,
+        flag="--separator",
     ),
 ]
+
 
 # Where a build runs
 
@@ -223,31 +183,32 @@ SeparatorName = Annotated[
 class ExecutorFlags:
     """Where a build runs, and how large its units are."""
 
-    threads: Threads = None
+    threads: Annotated[
+        int | None, Option("Threads for encoding; the result does not depend on it.", limits=ranges.THREADS)
+    ] = None
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Processes that encode; the result does not depend on it.  \\[default: 1; all CPUs of Ray]",
-            **ranges.WORKERS.option(),
+        Option(
+            "Processes that encode; the result does not depend on it.  [default: 1; all CPUs of Ray]",
+            limits=ranges.WORKERS,
         ),
     ] = None
-    engine: Annotated[
-        Literal["local", "ray"],
-        typer.Option("--engine", help="Processes of this machine, or a Ray cluster (extra ray)."),
-    ] = "local"
+    engine: Annotated[Literal["local", "ray"], Option("Processes of this machine, or a Ray cluster (extra ray).")] = (
+        "local"
+    )
     unit_bytes: Annotated[
         int | None,
-        typer.Option(
-            help="Bytes of input in a unit: what is built at once, and lost at most by a crash.  \\[default: 16 MiB]",
-            **ranges.UNIT_BYTES.option("--unit-bytes"),
+        Option(
+            "Bytes of input in a unit: what is built at once, and lost at most by a crash.  [default: 16 MiB]",
+            limits=ranges.UNIT_BYTES,
         ),
     ] = None
     ray_address: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="The cluster: HOST:PORT, auto (the one that runs on this machine) or local (one of its own).  "
-            "\\[default: $RAY_ADDRESS, else local]",
+        Option(
+            "The cluster: HOST:PORT, auto (the one that runs on this machine) or local (one of its own).  [default: "
+            "$RAY_ADDRESS, else local]",
+            "ADDRESS",
         ),
     ] = None
 
@@ -265,118 +226,83 @@ class ExecutorFlags:
             # Here, because importing Ray takes seconds, and it may not be installed.
             from niels_gpt.builds.ray_executor import RayRunner
 
-            ray = RayRunner(self.ray_address, workers=self.workers)
-            return UnitExecutor(ray, slice_bytes=size)
+            return UnitExecutor(RayRunner(self.ray_address, workers=self.workers), slice_bytes=size)
         if self.ray_address is not None:
             # Refused, because the local engine would ignore it without a word.
             raise UsageError("--ray-address is for Ray; add --engine ray, or leave it out")
-        # One process unless the user names more; Ray above takes all CPUs of its cluster.
-        local = LocalRunner(self.workers or 1)
-        return UnitExecutor(local, slice_bytes=size)
+        return UnitExecutor(LocalRunner(self.workers or 1), slice_bytes=size)
 
 
 # Renderers and masks
 
-Template = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="A chat template to use in place of the tokenizer's.",
-        **existing("a Jinja chat template", "file"),
-    ),
-]
-Date = Annotated[str | None, typer.Option(metavar="DAY", help="The day, 2026-01-31, for formats that contain one.")]
-RendererName = Annotated[
-    str | None,
-    typer.Option(
-        "--renderer",
-        metavar="NAME",
-        help="auto (a family if the model's name, config.json and control tokens prove it, else its chat template), "
-        "template, or a family such as qwen3; `niels-gpt renderers` lists them.  \\[default: auto; in builds, a "
-        "spm.model is written by its sentinels]",
-        show_default=False,
-    ),
-]
-RendererOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--renderer-option",
-        metavar="NAME=VALUE",
-        help="An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
-        f"variable of the chat template. {VALUE_HELP}; repeat for more.",
-    ),
-]
-
 
 @dataclass(frozen=True)
 class RendererFlags:
-    """The options that choose a renderer."""
+    """The options that choose a renderer; their values are those of `RendererOptions`."""
 
-    renderer: RendererName = None
-    renderer_option: RendererOption = None
-    template: Template = None
-    date: Date = None
-    isolate: Annotated[
-        bool,
-        typer.Option(
-            "--isolate",
-            help="Run the chat template in a process of its own, with 2 GiB of memory and 10 seconds a conversation: "
-            "for an untrusted template.",
+    renderer: Annotated[
+        str | None,
+        Option(
+            "auto (a family if the model's name, config.json and control tokens prove it, else its chat template), "
+            "template, or a family such as qwen3; `niels-gpt renderers` lists them.  [default: auto; in builds, a "
+            "spm.model is written by its sentinels]",
+            "NAME",
         ),
-    ] = False
+    ] = None
+    renderer_option: Annotated[
+        list[str] | None,
+        Option(
+            "An option of the family, such as enable_thinking=false (`niels-gpt renderers qwen3` lists them), or a "
+            f"variable of the chat template. {VALUE_HELP}; repeat for more.",
+            "NAME=VALUE",
+        ),
+    ] = None
+    template: Annotated[
+        Path | None,
+        Option("A chat template to use in place of the tokenizer's.", "FILE", check=EXISTING_TEMPLATE),
+    ] = None
+    date: Annotated[str | None, Option("The day, 2026-01-31, for formats that contain one.", "DAY")] = None
+    isolate = False  # see `IsolatingFlags`
 
     @property
     def named(self) -> bool:
         """Whether any of these options chooses a renderer; a date alone does not."""
-        return bool(self.renderer or self.renderer_option or self.template or self.isolate)
+        return self != type(self)(date=self.date)
 
     def options(self) -> RendererOptions:
-        """The options as one value; checks that need a tokenizer happen when the renderer is opened."""
-        return renderer_options(self.renderer, self.renderer_option, self.template, self.date, isolate=self.isolate)
+        """The options as one value; checks that need a tokenizer happen when the renderer is opened.
 
-    def open(self, tokenizer: Path, *, images: bool = False, quiet: bool = False) -> Family | DefaultRenderer:
-        """The renderer for a tokenizer; which one "auto" took, and why, is a line on stderr unless `quiet`.
-
-        Args:
-            images: with the model's image processor.
+        Raises:
+            UsageError: no such renderer or option; a text that is not NAME=VALUE; not a date.
         """
-        options = self.options()
-        renderer = options.open(tokenizer, images=images)
-        if not quiet:
-            note_automatic(options, tokenizer)
+        from niels_gpt.renderers.registry import RendererOptions
+
+        # Values remain text: which options are texts is known to the renderer's config, see `typed_options`.
+        expected = "NAME=VALUE, such as enable_thinking=false; `niels-gpt renderers NAME` lists the options of a family"
+        values = dict(name_and_value("--renderer-option", text, expected) for text in self.renderer_option or ())
+        renderer = RendererOptions(self.renderer or "auto", self.template, self.date, values, self.isolate)
+        renderer.check()
         return renderer
 
 
-def renderer_options(
-    name: str | None, options: list[str] | None, template: Path | None, date: str | None, *, isolate: bool = False
-) -> RendererOptions:
-    """The options about renderers as one value; checks that need a tokenizer happen when the renderer is opened.
+@dataclass(frozen=True)
+class IsolatingFlags(RendererFlags):
+    """The same, of commands that also run strangers' templates."""
 
-    Raises:
-        UsageError: no such renderer or option; a text that is not NAME=VALUE; not a date.
-    """
-    from niels_gpt.renderers.registry import RendererOptions
-
-    # Values remain text: which options are texts is known to the renderer's config, see `typed_options`.
-    expected = "NAME=VALUE, such as enable_thinking=false; `niels-gpt renderers NAME` lists the options of a family"
-    values = dict(name_and_value("--renderer-option", text, expected) for text in options or ())
-    renderer = RendererOptions(name or "auto", template, date, values, isolate)
-    renderer.check()
-    return renderer
+    isolate: Annotated[
+        bool,
+        Option(
+            "Run the chat template in a process of its own, with 2 GiB of memory and 10 seconds a conversation: for an "
+            "untrusted template."
+        ),
+    ] = False
 
 
-def note_automatic(options: RendererOptions, tokenizer: str | Path) -> None:
-    """One line on stderr: which renderer "auto" took for a tokenizer, and on what evidence."""
-    from niels_gpt.renderers.registry import automatic_renderer
+@dataclass(frozen=True)
+class TemplateFlags(IsolatingFlags):
+    """The same, but for --renderer: it is the chat template."""
 
-    # With --template or --isolate it is the template, whatever the tokenizer is.
-    if options.name == "auto" and options.template is None and not options.isolate:
-        automatic = automatic_renderer(tokenizer)
-        note(f"renderer {automatic.renderer}: {automatic.reason} (override with --renderer)")
-
-
-# Repeated from renderers.loss, which needs numpy; a test compares them.
-LOSS_PRESETS: Final = ("all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens")
+    renderer: str | None = "template"
 
 
 @dataclass(frozen=True)
@@ -385,16 +311,14 @@ class LossFlags:
 
     preset: Annotated[
         str | None,
-        typer.Option(
-            "--loss-on",
-            metavar="PRESET",
-            help=f"Which tokens are trained: {', '.join(LOSS_PRESETS)}.  \\[default: all_assistant_turns]",
-            show_default=False,
+        Option(
+            f"Which tokens are trained: {', '.join(LOSS_PRESETS)}.  [default: all_assistant_turns]",
+            "PRESET",
+            flag="--loss-on",
         ),
     ] = None
     tool_bodies: Annotated[
-        list[str] | None,
-        typer.Option("--tool-bodies", metavar="TOOL", help="Also train the results of this tool; repeat for more."),
+        list[str] | None, Option("Also train the results of this tool; repeat for more.", "TOOL")
     ] = None
 
     @property

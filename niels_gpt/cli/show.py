@@ -13,24 +13,25 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.text import Text
 
 from niels_gpt import ranges
 from niels_gpt.cli.options import (
-    AnyTokenizer,
     DatasetTokenizer,
+    IsolatingFlags,
     Json,
     LossFlags,
     OneSplit,
     RendererFlags,
     RowNumber,
+    Tokenizer,
     TokenTable,
     grouped,
 )
-from niels_gpt.cli.paths import CHAT_SUFFIXES, must_exist
-from niels_gpt.cli.terminal import out, print_json, print_line
+from niels_gpt.cli.paths import CHAT_SUFFIXES, EXISTING
+from niels_gpt.cli.terminal import note, out, print_json, print_line
 from niels_gpt.errors import UsageError
+from niels_gpt.options import Argument, Option
 from niels_gpt.store.manifest import no_such_directory
 from niels_gpt.store.remote import AnyFile, RemoteFile, as_file
 
@@ -38,34 +39,30 @@ if TYPE_CHECKING:
     from niels_gpt.display.example import Example
 
 
-RowLength = Annotated[
-    int | None,
-    typer.Option(
-        "--sequence-length",
-        metavar="TOKENS",
-        help="Inputs of a row.  \\[default: the whole example; 64 of a stream of text, 1024 of packed episodes]",
-        **ranges.LENGTH.option("--sequence-length"),
-    ),
-]
-
-
 @grouped
 def show(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="PATH",
-            help="A cache (the directory that holds meta.json), episodes (that holds train/), or a file of "
-            "conversations or its URL.",
-            show_default=False,
+        Argument(
+            "A cache (the directory that holds meta.json), episodes (that holds train/), or a file of conversations or "
+            "its URL.",
+            "PATH",
         ),
     ],
-    renderer: Annotated[RendererFlags, "Rendering"],
+    renderer: Annotated[IsolatingFlags, "Rendering"],
     loss: Annotated[LossFlags, "Rendering"],
     number: RowNumber = 0,
     split: OneSplit = "train",
-    length: RowLength = None,
-    packed: Annotated[bool, typer.Option("--packed", help="Episodes: a row of several, as packing makes it.")] = False,
+    length: Annotated[
+        int | None,
+        Option(
+            "Inputs of a row.  [default: the whole example; 64 of a stream of text, 1024 of packed episodes]",
+            "TOKENS",
+            limits=ranges.LENGTH,
+            flag="--sequence-length",
+        ),
+    ] = None,
+    packed: Annotated[bool, Option("Episodes: a row of several, as packing makes it.")] = False,
     tokenizer: DatasetTokenizer = None,
     table: TokenTable = True,
     as_json: Json = False,
@@ -96,7 +93,7 @@ def show(
             _print_messages(path, number, as_json)
             return
         # Only now, so that wrong options are reported before a wrong path.
-        must_exist(source)
+        EXISTING(source)
         view = _rendered(path, number, tokenizer, renderer, loss, quiet=as_json)
     elif rendering:
         raise UsageError(f"{path}: its rows were rendered when it was built; rendering options are for conversations")
@@ -105,18 +102,16 @@ def show(
     else:
         from niels_gpt.explorer.example_view import view_example
 
-        view = view_example(path, number, split=split, T=length, packed=packed, tokenizer=tokenizer)
+        place = None if tokenizer is None else Path(tokenizer)
+        view = view_example(path, number, split=split, T=length, packed=packed, tokenizer=place)
     _print(view, as_json=as_json, table=table)
 
 
 @grouped
 def render(
-    file: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="Conversations: .jsonl, .json, .parquet; also .gz and .zst; or a URL."),
-    ],
-    tokenizer: AnyTokenizer,
-    renderer: Annotated[RendererFlags, "Rendering"],
+    file: Annotated[str, Argument("Conversations: .jsonl, .json, .parquet; also .gz and .zst; or a URL.", "FILE")],
+    tokenizer: Tokenizer,
+    renderer: Annotated[IsolatingFlags, "Rendering"],
     loss: Annotated[LossFlags, "Rendering"],
     number: RowNumber = 0,
     table: TokenTable = True,
@@ -133,22 +128,23 @@ def render(
 
     Without Qwen3's reasoning: --renderer qwen3 --renderer-option enable_thinking=false
     """
-    must_exist(file)
+    EXISTING(file)  # after the options
     _print(_rendered(file, number, tokenizer, renderer, loss, quiet=as_json), as_json=as_json, table=table)
 
 
 def _rendered(
-    file: str | AnyFile, number: int, tokenizer: Path, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
+    file: str | AnyFile, number: int, tokenizer: str, renderer: RendererFlags, loss: LossFlags, *, quiet: bool
 ) -> Example:
     """A conversation with its tokens. All else is checked before the tokenizer is loaded, which takes seconds."""
     from niels_gpt.explorer.example_view import view_rendered
     from niels_gpt.sources.chat_files import nth_conversation
 
-    loss_on = loss.loss_on
-    # Raises for wrong options, before any row is read.
-    renderer.options()
+    loss_on, chosen = loss.loss_on, renderer.options()
     conversation = nth_conversation(file, number)
-    return view_rendered(renderer.open(tokenizer, quiet=quiet), conversation, loss_on)
+    opened = chosen.open(tokenizer)
+    for line in [] if quiet else chosen.automatic(tokenizer):
+        note(line)
+    return view_rendered(opened, conversation, loss_on)
 
 
 def _print(view: Example, *, as_json: bool, table: bool) -> None:

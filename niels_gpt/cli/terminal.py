@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import os
@@ -10,9 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -89,14 +86,10 @@ def run(command: Callable[[], Any]) -> NoReturn:
     """
     import typer
 
-    # Where a stream was closed before Python began (`niels-gpt ... >&-`) there is None, which cannot be written to.
-    sys.stdout, sys.stderr = (each or Path(os.devnull).open("w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors != _ESCAPED:
-            # A stream whose descriptor leads elsewhere since it was opened may be unable to seek, which this does.
-            with suppress(OSError):
-                stream.reconfigure(errors=_ESCAPED)
     stdout = sys.stdout
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks
     try:
         try:
             # An optional library may be imported where nothing has checked for it: that error names its extra, too.
@@ -104,7 +97,8 @@ def run(command: Callable[[], Any]) -> NoReturn:
         finally:
             if sys.stdout is not stdout:  # typer puts another there when the pipe is closed, and exits with 1
                 raise BrokenPipeError
-            sys.stdout.flush()
+            if stdout is not None:  # `None` where it was closed before Python began (`niels-gpt ... >&-`)
+                stdout.flush()
     except NielsError as error:
         _end(str(error), error.exit_code)
     except typer.TyperException as error:
@@ -115,9 +109,6 @@ def run(command: Callable[[], Any]) -> NoReturn:
     except BrokenPipeError:
         _discard_stdout()
         sys.exit(0)
-    # Almost always a batch: tensors of B rows of T tokens.
-    except MemoryError:
-        _end("there is not enough memory for this; ask for fewer or shorter rows (B, T)", 2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         remedy = STORAGE_REMEDIES.get(error.errno or 0)
@@ -146,19 +137,6 @@ def _discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    """What is printed for characters that the terminal's encoding lacks, and for bytes of file names: `\\u23ce`.
-
-    This is how JSON writes them, so that --json remains JSON.
-    """
-    assert isinstance(error, UnicodeEncodeError)
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
-
-
-_ESCAPED = "niels_gpt.escaped"
-codecs.register_error(_ESCAPED, _escaped)
-
-
 LINE_SECONDS = 10.0  # between two lines where stderr is no terminal
 BAR_SECONDS = 0.1  # a bar is drawn ten times a second; steps may come a million times a second
 
@@ -171,19 +149,19 @@ class ShownProgress(Progress):
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self._console, self._quiet = err(), quiet
+        self._console = err()
+        self._live = self._console.is_terminal and not quiet
+        self._lines = not self._console.is_terminal and not quiet
         self._bar: Bar | None = None
         self._what, self._unit = "", ""
         self._done = 0
         self._total: int | None = None
         self._share: float | None = None  # of the work that is done, where that is known beside the steps
-        self._printed: int | None = None  # the count of the last line; a phase without one is short, and needs no end
         self._started = self._last = time.monotonic()
         self._lock, self._end = threading.Lock(), threading.Event()
 
     def __enter__(self) -> ShownProgress:
-        # In a log file a moving bar would be thousands of lines.
-        if not self._console.is_terminal and not self._quiet:
+        if self._lines:  # in a log file a moving bar would be thousands of lines
             threading.Thread(target=self._write_lines, daemon=True).start()
         return self
 
@@ -192,16 +170,17 @@ class ShownProgress(Progress):
         while not self._end.wait(max(0.5, self._last + LINE_SECONDS - time.monotonic())):
             with self._lock:
                 if self._what and time.monotonic() - self._last >= LINE_SECONDS:
-                    self._line()
+                    self._last = time.monotonic()
+                    share = "" if self._share is None else f", {self._share:.0%}"
+                    print(f"{self._what}: {self._amount()}{share}", file=sys.stderr, flush=True)
 
     def begin(self, what: str, *, total: int | None = None, unit: str = "") -> None:
         """Start a phase, and finish the one before it."""
         with self._lock:
             self._finish()
-            self._what, self._unit, self._done, self._total = what, unit, 0, total
-            self._share, self._printed = None, None
+            self._what, self._unit, self._done, self._total, self._share = what, unit, 0, total, None
             self._started = self._last = time.monotonic()
-            if self._console.is_terminal and not self._quiet:
+            if self._live:
                 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
                 from rich.progress import Progress as Bar
 
@@ -240,25 +219,13 @@ class ShownProgress(Progress):
         """How much is done: `1,200 of 2,400 tokens`; of bytes, millions."""
         if not self._unit:
             return f"{time.monotonic() - self._started:,.0f} s"
-        done, total = [
-            f"{count / 1e6:,.1f}" if self._unit == "bytes" else f"{count:,}" for count in (self._done, self._total or 0)
-        ]
-        of = "" if self._total is None else f" of {total}"
-        return f"{done}{of} {'MB' if self._unit == 'bytes' else self._unit}"
-
-    def _line(self) -> None:
-        from rich.text import Text
-
-        # Once all steps are done, they are exact; a share is ahead of them, since it counts units that are being built.
-        share = "" if self._share is None or self._total == self._done else f", {self._share:.0%}"
-        self._last, self._printed = time.monotonic(), self._done
-        self._console.print(Text(f"{self._what}: {self._amount()}{share}"), soft_wrap=True)
+        size, unit = (1e6, "MB") if self._unit == "bytes" else (1, self._unit)
+        form = ",.1f" if self._unit == "bytes" else ",.0f"
+        of = "" if self._total is None else f" of {self._total / size:{form}}"
+        return f"{self._done / size:{form}}{of} {unit}"
 
     def _finish(self) -> None:
-        if self._printed not in (None, self._done):  # so that a log's last line of a phase has the final count
-            self._total = self._share = None
-            self._line()
-        self._what, self._printed = "", None
+        self._what = ""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -268,8 +235,6 @@ class ShownProgress(Progress):
     ) -> None:
         self._end.set()
         with self._lock:
-            if kind is not None:
-                self._printed = None  # an interrupted phase has no final count
             self._finish()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from niels_gpt.errors import UsageError
 from niels_gpt.export import source as sources
 from niels_gpt.export.rows import cut, joined, padded_inputs
 from niels_gpt.export.source import Source, portions_of
-from niels_gpt.format.fitting import check_policy
+from niels_gpt.format.fitting import EPISODE_POLICIES, check_policy
 from niels_gpt.format.packing import pack
+from niels_gpt.options import Option
 from niels_gpt.ranges import LIMIT, MAX_LENGTH, PAD_MULTIPLE, SEED
 from niels_gpt.seeds import order
 from niels_gpt.store.gather import CHUNK_ROWS, Int64s
@@ -23,24 +25,31 @@ LENGTHS_AT_ONCE = 1 << 19  # rows whose lengths are read in one call: 4 MB of in
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How rows are chosen, ordered and packed.
+    """How rows are chosen, ordered and packed; the fields with an `Option` are those of `niels-gpt export`.
 
     Attributes:
-        limit: export only the first so many rows of each split; applied last.
-        max_length: the most tokens of a row.
-        too_long: the policy for longer rows; see `format.fitting.check_policy`.
-        packing: put several whole rows of the source into one of at most `max_length` tokens, by best-fit decreasing.
-        shuffle: a seed for a random order of rows; `None` for the source's order, and with packing for that of the
-            packing plan, which begins with the longest rows.
+        limit: applied last.
+        too_long: see `format.fitting.check_policy`.
+        packing: by best-fit decreasing.
+        shuffle: a seed; with packing `None` is the order of the packing plan, which begins with the longest rows.
         pad_multiple: texts will be padded to a multiple of so many inputs (see `rows.padded`); `max_length` then counts
             the inputs of a row.
     """
 
-    limit: int | None = None
-    max_length: int | None = None
-    too_long: str = "error"
-    packing: bool = False
-    shuffle: int | None = None
+    limit: Annotated[int | None, Option("The first so many rows of each split.", limits=LIMIT)] = None
+    max_length: Annotated[
+        int | None, Option("The most tokens of a row.", "TOKENS", limits=MAX_LENGTH, flag="--sequence-length")
+    ] = None
+    too_long: Annotated[str, Option("What becomes of longer rows: NAMES.", "POLICY", names=EPISODE_POLICIES)] = "error"
+    packing: Annotated[bool, Option("Several whole rows in one of --sequence-length.")] = False
+    shuffle: Annotated[
+        int | None,
+        Option(
+            "Rows in a random order, drawn with this seed.  [default: in their stored order]",
+            limits=SEED,
+            flag="--seed",
+        ),
+    ] = None
     pad_multiple: int = 1
 
     def __post_init__(self) -> None:

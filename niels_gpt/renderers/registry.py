@@ -264,6 +264,19 @@ class RendererOptions:
     options: Mapping[str, Any] = field(default_factory=dict)
     isolate: bool = False
 
+    @property
+    def is_chosen(self) -> bool:
+        """Whether any of these chooses a renderer; a date alone does not."""
+        return self != RendererOptions(date=self.date)
+
+    def automatic(self, tokenizer: str | Path) -> list[str]:
+        """A line about which renderer "auto" takes for a tokenizer, and on what evidence; none where one is named."""
+        # With a template or isolation it is the template, whatever the tokenizer is.
+        if self.name != "auto" or self.template is not None or self.isolate:
+            return []
+        found = automatic_renderer(tokenizer)
+        return [f"renderer {found.renderer}: {found.reason} (override with --renderer)"]
+
     def check(self) -> None:
         """Refuse what is wrong whatever the tokenizer is, before one is loaded, which takes seconds.
 

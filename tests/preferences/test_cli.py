@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
+from tests.conftest import run_cli
 from tests.preferences.made import pairs, write_rows
 from tests.renderers.tiny_families import folder_of
-from tests.test_cli import run_cli
 
 GOOD = {"prompt": "a", "chosen": "b", "rejected": "c"}
 
