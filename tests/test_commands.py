@@ -101,8 +101,8 @@ LINES = [
     ("show notes", 3, "notes"),
     ("export chats.jsonl --to hf --out o", 3, "a file; expected a dataset, which is a directory. Build first: "),
     ("import data/missing --from megatron --out o", 3, "data/missing: no such file or directory; check the path"),
-    ("doctor chats.jsonl --out .", 3, "expected a file to write in a directory that is there"),
-    ("doctor chats.jsonl --fix nowhere/x.jsonl", 3, "expected a file to write in a directory that is there"),
+    ("doctor chats.jsonl --out .", 3, "expected a file to write"),
+    ("doctor chats.jsonl --fix nowhere/x.jsonl", 3, "expected a file to write"),
     *((f"{command} pipe", 3, "pipe: a pipe or device; expected a regular file") for command in (
         "doctor", f"build {OUT}", f"build --kind pretrain {OUT}", "tokenizer train --out o", "render --tokenizer tok",
     )),

@@ -88,7 +88,7 @@ class RowFlags:
     ] = None
     validation: Annotated[
         str | None,
-        Option("Validation data: find rows of the input that are also in it.", "INPUT", check=EXISTING_OR_HUB),
+        Option("Validation data: find rows of the input that are also in it.", "INPUT"),
     ] = None
     max_length: Annotated[
         int | None,
@@ -110,7 +110,6 @@ def doctor(
             "Conversations or input_ids (.jsonl, .json, .parquet, save_to_disk), a cache, episodes, a hub "
             "dataset, a tokenizer directory.",
             "INPUT",
-            check=EXISTING_OR_HUB,
         ),
     ],
     report: Annotated[ReportFlags, "Report"],
@@ -119,17 +118,15 @@ def doctor(
     renderer: Annotated[RendererFlags, "Rendering"],
     other: Annotated[
         str | None,
-        Argument("A second tokenizer or template: compare the two.", "OTHER", check=EXISTING_TOKENIZER),
+        Argument("A second tokenizer or template: compare the two.", "OTHER"),
     ] = None,
     chats: Annotated[
         str | None,
-        Option(
-            "Conversations on which the two are compared, besides the built-in probes.", "FILE", check=EXISTING_OR_HUB
-        ),
+        Option("Conversations on which the two are compared, besides the built-in probes.", "FILE"),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        Option("A Hugging Face tokenizer directory or hub name, or a spm.model.", "PATH", check=EXISTING_TOKENIZER),
+        Option("A Hugging Face tokenizer directory or hub name, or a spm.model.", "PATH"),
     ] = None,
 ) -> None:
     """Find faults that the loss curve does not show, in data, masks and templates.
@@ -152,6 +149,10 @@ def doctor(
     """
     # Read first: these properties refuse options that exclude each other.
     report_form, loss_on, silence = report.form, loss.loss_on, report.silenced
+    for place in (source, rows.validation, None if other is None else chats):  # `diagnose` explains the last one
+        EXISTING_OR_HUB(place)
+    for place in (other, tokenizer):
+        EXISTING_TOKENIZER(place)
     for file in (rows.fix, report.file):
         must_be_writable(file)
     # The report is written last, so it would replace the repaired rows.

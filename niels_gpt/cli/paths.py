@@ -68,4 +68,5 @@ def must_be_writable(file: Path | None) -> None:
         InputError: naming the file.
     """
     if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise InputError(f"{file}: a directory, or in none; expected a file to write in a directory that is there")
+        found = "a directory" if file.is_dir() else f"there is no directory {file.parent}"
+        raise InputError(f"{file}: {found}; expected a file to write")
