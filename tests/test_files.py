@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from niels_gpt.errors import OutputExists, StorageError
 from niels_gpt.store import staging
 from niels_gpt.store.checksums import file_record
-from niels_gpt.store.files import HashedWriter, write_atomic
+from niels_gpt.store.files import write_atomic
 from niels_gpt.store.staging import StagedDirectory, recover_interrupted
 
 MANIFEST = "meta.json"
@@ -69,26 +68,6 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 # --- HashedWriter and write_atomic
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(6, dtype=np.uint16),
-        np.arange(6, dtype=np.int64).reshape(2, 3).T,  # not contiguous
-        np.arange(10, dtype=np.uint32)[::3],
-        np.array([True, False]),
-        np.array(7.5, dtype=np.float32),
-        np.empty((0, 4), dtype=np.int64),
-    ],
-)
-def test_arrays_are_written_in_c_order(tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
-    writer = HashedWriter(tmp_path / "file")
-    writer.write(array)
-    writer.write(memoryview(array.tobytes()))
-    record = writer.close()
-    assert (tmp_path / "file").read_bytes() == 2 * array.tobytes()
-    assert record == file_record(tmp_path / "file")
 
 
 @pytest.mark.parametrize("before", [None, "older and longer than the new one"])
@@ -199,13 +178,6 @@ def test_an_exception_removes_what_was_built(
     with pytest.raises(error):
         build(tmp_path / "out", "new", overwrite=True, before_commit=raising(error))
     assert tree(tmp_path) == before
-
-
-def test_overwrite_replaces_an_earlier_build_whole(tmp_path: Path) -> None:
-    build(tmp_path / "out", "old")
-    (tmp_path / "out" / "only-in-old").write_text("x")
-    build(tmp_path / "out", "new", overwrite=True)
-    assert tree(tmp_path) == built("new")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ pytest.importorskip("fsspec", reason="the extra 'remote' is not installed")
 import fsspec
 
 from niels_gpt.errors import InputError, StorageError, UsageError
+from niels_gpt.progress import Progress
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
 from niels_gpt.sources.text_files import text_files
@@ -143,52 +143,28 @@ def test_a_directory_that_cannot_be_read_is_not_left_out(library: Path, monkeypa
         list_files(["notes"], TEXT_NAMES)
 
 
-PASSED_OVER = {
-    ".hidden.jsonl": "hidden",
-    "._a.jsonl": "hidden",
-    ".ipynb_checkpoints": "hidden",
-    "__MACOSX": "a folder of another program",
-    "checkpoint-500": "a trainer's checkpoint",
-    "linked": "a link to a folder",
-    "dead.jsonl": "a link to nothing",
-    "again.jsonl": "the same file as data/a.jsonl",
-    "empty.jsonl": "empty",
-    "a.jsonl.tmp": "temporary",
-    "a.jsonl~": "temporary",
-    "dataset_info.json": "written beside the data",
-    "cache-1f2e.arrow": "written beside the data",
-    "table.csv": "not a data file by its name",
-    "read.me": "not a data file by its name",
-}
-
-
-def messy(folder: Path) -> Path:
-    """A folder in which `a.jsonl` and `sub/B.JSONL` are data, and nothing else is."""
-    row = json.dumps({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}) + "\n"
-    for name in (*PASSED_OVER, "a.jsonl", "sub/B.JSONL"):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if name in (".ipynb_checkpoints", "__MACOSX", "checkpoint-500"):
-            path.mkdir()
-            (path / "a-checkpoint.jsonl").write_text(row)
-        elif name == "linked":
-            path.symlink_to("sub")
-        elif name == "dead.jsonl":
-            path.symlink_to("nowhere")
-        elif name == "again.jsonl":
-            path.symlink_to("a.jsonl")
-        else:
-            path.write_text("" if name == "empty.jsonl" else row)
-    return folder
-
-
-def test_what_is_passed_over_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_and_side_files_are_passed_over_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what docs/inputs.md lists, see tests/test_inputs_page.py."""
     monkeypatch.chdir(tmp_path)
-    listing = list_files([messy(Path("data"))], ROW_NAMES)
+    for name in ("data/a.jsonl", "data/sub/B.JSONL", "data/cache-1f2e.arrow", "data/.hidden.jsonl"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("{}\n")
+    for name, target in (("linked", "sub"), ("dead.jsonl", "nowhere"), ("again.jsonl", "a.jsonl")):
+        Path("data", name).symlink_to(target)
+    listing = list_files(["data"], ROW_NAMES)
     assert [str(file) for file in listing.taken] == ["data/a.jsonl", "data/sub/B.JSONL"]
-    assert listing.passed_over == {f"data/{name}": reason for name, reason in PASSED_OVER.items()}
-    assert listing.counts()["hidden"] == 3
-    assert "temporary (a.jsonl.tmp, a.jsonl~)" in listing.describe()
+    assert listing.passed_over == {
+        "data/linked": "a link to a folder",
+        "data/dead.jsonl": "a link to nothing",
+        "data/again.jsonl": "the same file as data/a.jsonl",
+        "data/cache-1f2e.arrow": "written beside the data",
+        "data/.hidden.jsonl": "hidden",
+    }
+    notes: list[str] = []
+    progress = Progress()
+    progress.note = notes.append  # type: ignore[method-assign]
+    assert chat_files(["data"]).config(progress)["passed_over"]["hidden"] == 1
+    assert "hidden (.hidden.jsonl)" in notes[0]
 
 
 def test_one_file_named_in_several_ways_is_read_once(library: Path) -> None:
