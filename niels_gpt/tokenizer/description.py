@@ -127,15 +127,17 @@ def read_description(
     Args:
         parts: the tokenizer's files.
         more_controls: spellings of added tokens that are treated as control tokens although they are not special.
-        data: the parsed JSON, if it has been parsed already.
+        data: the parsed JSON, if it has been parsed and checked already.
 
     Raises:
         TokenizerError: the model drops merges at random (`dropout`), or the file is not one that `tokenizers` writes.
     """
     name = file_of(parts.name)
-    data = parsed(parts.json_bytes, name) if data is None else data
     with malformed(name):
-        added = added_tokens(data, parts.name)
+        if data is None:
+            data = parsed(parts.json_bytes, name)
+            added_tokens(data, parts.name)
+        added = data.get("added_tokens") or []
         if data["model"].get("dropout"):
             raise TokenizerError(
                 f"{name}: model.dropout is {shown(data['model']['dropout'])}, so ids are random; expected null. "

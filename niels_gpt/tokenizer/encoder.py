@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -36,7 +37,16 @@ from niels_gpt.tokenizer.engines import (
     take_controls_as_text,
 )
 from niels_gpt.tokenizer.fast_path import FastPath
-from niels_gpt.tokenizer.hf import FastTokenizer, FromParts, HFTokenizer, RustTokenizer, file_of, parsed, read_hf
+from niels_gpt.tokenizer.hf import (
+    FastTokenizer,
+    FromParts,
+    HFTokenizer,
+    RustTokenizer,
+    TokenizerFiles,
+    file_of,
+    parsed,
+    read_hf,
+)
 from niels_gpt.tokenizer.pieces import Encoded, EncodesPieces, Facts, Ids, Positions, Texts, checked_ids
 from niels_gpt.tokenizer.split_encoder import Run, SplitEncoder, attributed, concatenate
 
@@ -81,6 +91,9 @@ class TokenizerAdapter(FromParts, EncodesPieces):
             raise UsageError(f"engine is {engine!r}; expected 'auto', 'gigatoken' or 'tokenizers'")
         self.parts = parts
         self._requested_engine, self._controls = engine, frozenset(controls)
+        # Opened once, and not kept for that: those with more control tokens hold this one, by which they are found.
+        self._with_controls: WeakValueDictionary[frozenset[str], TokenizerAdapter] = WeakValueDictionary()
+        self._origin: TokenizerAdapter | None = None
         about = self._about = read_description(parts, self._controls, data)
         self.vocab_size = about.vocab_size
         self.control_ids: Mapping[str, int] = about.control_ids
@@ -108,7 +121,7 @@ class TokenizerAdapter(FromParts, EncodesPieces):
         # The fast path joins strings, and some tokenizers treat the first run of each string in another way.
         if about.whole_string_reason or about.byte_lengths is None or about.prepends:
             return None, _OFFSETS_NEEDED
-        proof, data = EngineProof(parts.json_bytes, self._controls), parts.json_bytes
+        proof, data = EngineProof(parts.fingerprints["tokenizer"], self._controls), parts.json_bytes
         if about.shortens:
             whole = {**parsed(data, file_of(parts.name)), "truncation": None, "padding": None}
             data = json.dumps(whole, ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -121,7 +134,7 @@ class TokenizerAdapter(FromParts, EncodesPieces):
 
     @classmethod
     def load(
-        cls, source: str | Path | RustTokenizer | FastTokenizer, *, engine: EngineName = "auto"
+        cls, source: str | Path | TokenizerFiles | RustTokenizer | FastTokenizer, *, engine: EngineName = "auto"
     ) -> TokenizerAdapter:
         """An encoder for a directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer."""
         parts, data = read_hf(source)
@@ -132,7 +145,11 @@ class TokenizerAdapter(FromParts, EncodesPieces):
         more = self._controls | {text for text in controls if text in self.added_ids and text not in self.control_ids}
         if more == self._controls:
             return self
-        return TokenizerAdapter(self.parts, engine=self._requested_engine, controls=more)
+        found = self._with_controls.get(more)
+        if found is None:
+            found = TokenizerAdapter(self.parts, engine=self._requested_engine, controls=more)
+            found._origin, self._with_controls[more] = self, found
+        return found
 
     def encode_strings(self, texts: Texts, facts: Facts) -> Encoded:
         """Encode many strings, each a list of adjacent pieces.

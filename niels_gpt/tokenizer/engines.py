@@ -209,15 +209,15 @@ class EngineProof:
     the proof runs again. A file that is missing, damaged or about anything else counts as no proof.
 
     Args:
-        data: the bytes of the tokenizer.json.
+        sha256: of the bytes of the tokenizer.json.
         controls: added tokens that count as control tokens although the tokenizer does not mark them so.
     """
 
-    def __init__(self, data: bytes, controls: Collection[str]) -> None:
+    def __init__(self, sha256: str, controls: Collection[str]) -> None:
         self._path: Path | None = None
         folder, facts = cache_directory(), _environment()
         if folder is not None and facts is not None:
-            self._facts = {"tokenizer_sha256": hashlib.sha256(data).hexdigest(), "controls": sorted(controls), **facts}
+            self._facts = {"tokenizer_sha256": sha256, "controls": sorted(controls), **facts}
             self._path = folder / "proofs" / f"{hashlib.sha256(json_bytes(self._facts)).hexdigest()}.json"
 
     def is_stored(self) -> bool:

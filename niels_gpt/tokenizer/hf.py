@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from niels_gpt.errors import NielsError, TokenizerError, shown, storage_errors
 from niels_gpt.store.files import json_bytes
@@ -137,7 +137,44 @@ class FromParts:
         return self.parts.fingerprints
 
 
-def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFTokenizer, dict[str, Any]]:
+class TokenizerFiles(NamedTuple):
+    """A tokenizer's directory as bytes; `None` where there is no such file.
+
+    Attributes:
+        name: what was asked for: the directory, or its tokenizer.json. folder: the directory.
+        tokenizer, config, template, generation, model: tokenizer.json, tokenizer_config.json, chat_template.jinja,
+            generation_config.json and the model's config.json.
+    """
+
+    name: str
+    folder: str
+    tokenizer: bytes
+    config: bytes | None
+    template: bytes | None
+    generation: bytes | None
+    model: bytes | None
+
+
+def read_files(source: str | Path) -> TokenizerFiles:
+    """Read a tokenizer directory or a tokenizer.json, and what stands beside it.
+
+    Raises:
+        TokenizerError: there is no tokenizer.json, or a file is none or too large. StorageError: it cannot be read.
+    """
+    path = Path(source)
+    file = path / TOKENIZER_NAME if path.is_dir() else path
+    if not file.is_file():
+        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) if path.is_dir() else "nothing"
+        raise TokenizerError(
+            f"{path}: found {found or 'an empty directory'}; expected {TOKENIZER_NAME}. "
+            "Give a tokenizer directory as save_pretrained() of a fast tokenizer writes it"
+        )
+    folder, names = file.parent, (CONFIG_NAME, TEMPLATE_NAME, GENERATION_NAME, MODEL_CONFIG_NAME)
+    beside = [_optional(folder / name) for name in names]
+    return TokenizerFiles(str(path), str(folder), _read(file, MOST_TOKENIZER_BYTES), *beside)
+
+
+def read_hf(source: str | Path | TokenizerFiles | RustTokenizer | FastTokenizer) -> tuple[HFTokenizer, dict[str, Any]]:
     """Read a tokenizer directory, a tokenizer.json, a `tokenizers.Tokenizer` or a transformers fast tokenizer.
 
     For objects the bytes are those of the object's `to_str`, so their sha256 may differ from the file's.
@@ -151,56 +188,52 @@ def read_hf(source: str | Path | RustTokenizer | FastTokenizer) -> tuple[HFToken
     if isinstance(source, FastTokenizer):
         data = source.backend_tokenizer.to_str().encode()
         config = {**source.special_tokens_map, "chat_template": source.chat_template}
-        return hf_tokenizer_of(source.name_or_path or type(source).__name__, data, config, folder_of(source))
+        return hf_tokenizer_of(source.name_or_path or type(source).__name__, data, config, *stop_files(source))
     if isinstance(source, RustTokenizer):
-        return hf_tokenizer_of(type(source).__name__, source.to_str().encode(), {}, None)
-    if not isinstance(source, str | Path):
+        return hf_tokenizer_of(type(source).__name__, source.to_str().encode(), {})
+    if not isinstance(source, str | Path | TokenizerFiles):
         raise TokenizerError(
             f"found a {type(source).__name__}; expected a directory, a {TOKENIZER_NAME}, a tokenizers.Tokenizer or a "
             "transformers tokenizer with a backend_tokenizer (a slow tokenizer has none: save a fast one)"
         )
-    path = Path(source)
-    file = path / TOKENIZER_NAME if path.is_dir() else path
-    if not file.is_file():
-        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:12]) if path.is_dir() else "nothing"
-        raise TokenizerError(
-            f"{path}: found {found or 'an empty directory'}; expected {TOKENIZER_NAME}. "
-            "Give a tokenizer directory as save_pretrained() of a fast tokenizer writes it"
-        )
-    folder = file.parent
-    config = _read_object(folder / CONFIG_NAME)
-    template = folder / TEMPLATE_NAME
-    if is_there(template):  # transformers writes templates here and prefers them to the config's
-        config["chat_template"] = _read_text(template)
-    return hf_tokenizer_of(str(path), _read(file, MOST_TOKENIZER_BYTES), config, folder)
+    files = source if isinstance(source, TokenizerFiles) else read_files(source)
+    found = {} if files.config is None else parsed(files.config, str(Path(files.folder, CONFIG_NAME)))
+    if files.template is not None:  # transformers writes templates here and prefers them to the config's
+        found["chat_template"] = _text(files.template, Path(files.folder, TEMPLATE_NAME))
+    return hf_tokenizer_of(files.name, files.tokenizer, found, files.generation, files.model)
 
 
-def folder_of(source: FastTokenizer | Any) -> Path | None:
-    """The directory of a tokenizer object's files, as `load_hf_tokenizer` notes it, or transformers for a local one."""
+def stop_files(source: FastTokenizer | Any) -> tuple[bytes | None, bytes | None]:
+    """generation_config.json and config.json of a tokenizer object, whose directory `load_hf_tokenizer` notes.
+
+    Of a local one transformers knows the directory.
+    """
     folder = getattr(source, FOLDER_MARK, "") or source.name_or_path
-    return Path(folder) if folder and Path(folder).is_dir() else None
+    if not folder or not Path(folder).is_dir():
+        return None, None
+    return _optional(Path(folder, GENERATION_NAME)), _optional(Path(folder, MODEL_CONFIG_NAME))
 
 
-def _eos_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
+def _eos_ids(config: bytes, name: str) -> tuple[int, ...]:
     """The eos_token_id of a config, a number or a list of numbers, ascending; empty if there is none."""
-    listed = config.get("eos_token_id")
+    listed = parsed(config, name).get("eos_token_id")
     ids = [] if listed is None else listed if isinstance(listed, list) else [listed]
     if not all(type(token) is int and 0 <= token < MOST_IDS for token in ids):
         raise TokenizerError(f"{name}: eos_token_id is {shown(listed)}; expected an id, or a list of ids. Correct it")
     return tuple(sorted(set(ids)))
 
 
-def is_there(path: Path) -> bool:
-    """Whether an optional file exists.
+def _optional(path: Path) -> bytes | None:
+    """The bytes of a file, or `None` if there is none.
 
     Raises:
         TokenizerError: it is a directory or a broken link. StorageError: it cannot be examined.
     """
     with storage_errors("reading the tokenizer", path):
         if path.is_file():
-            return True
+            return _read(path)
         if not os.path.lexists(path):
-            return False
+            return None
     found = "a link to nothing" if not path.exists() else "a directory" if path.is_dir() else "no regular file"
     raise TokenizerError(f"{path}: found {found}; expected a file. Remove it, or download the tokenizer again")
 
@@ -216,8 +249,7 @@ def _read(path: Path, most: int = MOST_CONFIG_BYTES) -> bytes:
     return data
 
 
-def _read_text(path: Path) -> str:
-    data = _read(path)
+def _text(data: bytes, path: Path) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -226,10 +258,6 @@ def _read_text(path: Path) -> str:
             f"{path}: line {line} is no UTF-8 (byte 0x{data[error.start]:02x} at byte {error.start}); expected a "
             "template as text. Save it as UTF-8"
         ) from error
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    return parsed(_read(path), str(path)) if is_there(path) else {}
 
 
 def parsed(data: bytes, name: str) -> dict[str, Any]:
@@ -245,14 +273,14 @@ def parsed(data: bytes, name: str) -> dict[str, Any]:
 
 
 def hf_tokenizer_of(
-    name: str, data: bytes, config: Mapping[str, Any], folder: Path | None
+    name: str, data: bytes, config: Mapping[str, Any], generation: bytes | None = None, model: bytes | None = None
 ) -> tuple[HFTokenizer, dict[str, Any]]:
     """`(parts, parsed JSON)` of a tokenizer.
 
     Args:
         data: the bytes of tokenizer.json.
         config: the object in tokenizer_config.json.
-        folder: where generation_config.json and the model's config.json may be, which name stop ids; `None`: unknown.
+        generation, model: generation_config.json and the model's config.json, which name stop ids.
 
     Raises:
         TokenizerError: a field is malformed, or eos_token is not an added token.
@@ -266,13 +294,11 @@ def hf_tokenizer_of(
     ids = {token["content"]: token["id"] for token in added_tokens(json_data, name)}
     stops = set[int]()
     generate_stops: tuple[int, ...] | None = None
-    if folder is not None:
-        generation, model = folder / GENERATION_NAME, folder / MODEL_CONFIG_NAME
-        stops = set(_eos_ids(_read_object(generation), f"{name}: {GENERATION_NAME}"))
-        if is_there(generation):
-            generate_stops = tuple(sorted(stops))
-        else:  # a config.json without stop ids counts as unknown: multimodal models name them in a part of it
-            generate_stops = _eos_ids(_read_object(model), str(model)) or None
+    if generation is not None:
+        generate_stops = _eos_ids(generation, f"{name}: {GENERATION_NAME}")
+        stops = set(generate_stops)
+    elif model is not None:  # one without stop ids counts as unknown: multimodal models name them in a part of it
+        generate_stops = _eos_ids(model, f"{name}: {MODEL_CONFIG_NAME}") or None
     if "eos_token" in specials:
         # Without an id of its own nothing could stop at it.
         if specials["eos_token"] not in ids:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from niels_gpt.errors import TokenizerError, storage_errors
 from niels_gpt.tokenizer.byte_tokenizer import ByteTokenizer, is_byte_tokenizer
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
-from niels_gpt.tokenizer.hf import ENGINE_MARK, TOKENIZER_NAME, FastTokenizer, RustTokenizer
+from niels_gpt.tokenizer.hf import ENGINE_MARK, TOKENIZER_NAME, FastTokenizer, RustTokenizer, TokenizerFiles, read_files
 from niels_gpt.tokenizer.hub import TRUSTED_REVISIONS, load_hf_tokenizer, wants_code
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.python_tokenizer import PythonEncoder, PythonTokenizer
@@ -73,6 +74,17 @@ def is_sentencepiece(tokenizer: str | Path) -> bool:
     return path.suffix == ".model" or ((folder / MODEL_NAME).is_file() and not (folder / TOKENIZER_NAME).is_file())
 
 
+# Those in use. Opening a tokenizer takes half a second, and up to 600 MB: renderers of the same files share it.
+_OPEN: WeakValueDictionary[TokenizerFiles, TokenizerAdapter] = WeakValueDictionary()
+
+
+def _adapter(files: TokenizerFiles) -> TokenizerAdapter:
+    found = _OPEN.get(files)
+    if found is None:
+        found = _OPEN[files] = TokenizerAdapter.load(files)
+    return found
+
+
 def _from_path(source: str | Path) -> PieceEncoder:
     try:
         path = Path(source).expanduser()
@@ -83,7 +95,7 @@ def _from_path(source: str | Path) -> PieceEncoder:
             return SentencePieceEncoder(load_sentencepiece(path))
         # tokenizer.json before spm.model: a directory of transformers may hold both, and then the former decides.
         if path.is_file() or (path / TOKENIZER_NAME).is_file():
-            return TokenizerAdapter.load(path)
+            return _adapter(read_files(path))
         if (path / MODEL_NAME).is_file():
             return SentencePieceEncoder(load_sentencepiece(path / MODEL_NAME))
         if path.is_dir():

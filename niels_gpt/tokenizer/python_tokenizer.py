@@ -22,7 +22,7 @@ import numpy as np
 from niels_gpt.errors import TokenizerError
 from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
 from niels_gpt.tokenizer.engines import PROBE
-from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, folder_of, hf_tokenizer_of
+from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, hf_tokenizer_of, stop_files
 from niels_gpt.tokenizer.pieces import Encoded, EncodesPieces, Facts, Ids, Positions, Texts, checked_ids
 from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, Run, SplitEncoder, proven_starts, starts_by_bytes
 
@@ -258,7 +258,7 @@ def _parts(
     }
     data = json.dumps(dump, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
     config = {**tokenizer.special_tokens_map, "chat_template": tokenizer.chat_template}
-    return hf_tokenizer_of(name, data, config, folder_of(tokenizer))[0]
+    return hf_tokenizer_of(name, data, config, *stop_files(tokenizer))[0]
 
 
 def _by_alphabet(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:

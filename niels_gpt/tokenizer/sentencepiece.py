@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sentencepiece
 
 from niels_gpt.errors import TokenizerError, shown, storage_errors
 from niels_gpt.store.checksums import file_record
@@ -174,6 +173,9 @@ def load_sentencepiece(path: str | Path) -> SentencePieceTokenizer:
     return tokenizer
 
 
+load_tokenizer = load_sentencepiece  # the name in the documented interface
+
+
 def _load(path: Path) -> Any:
     with storage_errors("reading the tokenizer", path), path.open("rb") as file:
         proto = file.read(MOST_BYTES + 1)
@@ -181,6 +183,8 @@ def _load(path: Path) -> Any:
         raise TokenizerError(
             f"{path}: more than {MOST_BYTES >> 20} MiB; expected an spm.model. Is this the right file?"
         )
+    import sentencepiece  # here, because opening any tokenizer imports this module
+
     try:
         model = sentencepiece.SentencePieceProcessor()
         model.LoadFromSerializedProto(proto)  # unlike the constructor, this refuses an empty file

@@ -41,6 +41,17 @@ def test_paths_and_objects_of_fast_tokenizers(folder: Path) -> None:
     assert len({made.encode_pieces([tiny.START, "hello"], [True, False])[0].tobytes() for made in found}) == 1
 
 
+def test_the_same_files_are_opened_once(folder: Path, tmp_path: Path) -> None:
+    """By their bytes, as long as somebody uses them; more control tokens are opened once as well."""
+    copied = Path(shutil.copytree(folder, tmp_path / "model"))
+    made = open_encoder(copied)
+    more = made.with_controls([tiny.THINK])
+    assert open_encoder(str(copied)) is made
+    assert made.with_controls([tiny.THINK]) is more is not made
+    (copied / "chat_template.jinja").write_text("another")
+    assert (made.template, open_encoder(copied).template) == (None, "another")
+
+
 def test_our_own_tokenizer(tokenizer: SentencePieceTokenizer, tokenizer_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.model"
     shutil.copy(tokenizer_dir / "spm.model", other)
