@@ -12,9 +12,7 @@ import contextlib
 import json
 import logging
 import sys
-import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -185,7 +183,7 @@ async def generate(
         _prepared, renderer, messages, tools, prompt_ids, prompt_attribution, multi_modal_data
     )
     if max_prompt_len is None:
-        max_prompt_len = await LIMITS.of((root, model), partial(ask_limit, client, root, model, extra_headers))
+        max_prompt_len = await _limit_of(client, root, model, extra_headers)
     if max_prompt_len is not None and len(prompt.ids) > max_prompt_len:
         raise OverlongPromptError(prompt_len=len(prompt.ids), max_prompt_len=max_prompt_len)
     # The caller's, then the renderer's, each once.
@@ -371,83 +369,41 @@ def _result(prompt: _Prompt, completion: Completed, parsed: ParsedResponse) -> G
 # ---- the maximum prompt length of a model
 
 Key = tuple[str, str]  # a server's root and a model
+# For the process, because many calls of `generate` ask the same server about the same model.
+_LIMITS: Final[dict[Key, int | None]] = {}
+_WARNED: Final[set[Key]] = set()
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A model's `max_model_len`, `None` if the server does not list one; `problem` is set if the request failed."""
+async def _limit_of(client: Any, root: str, model: str, headers: Mapping[str, str] | None) -> int | None:
+    """A model's `max_model_len` in `GET /v1/models`, `None` if the server does not list one.
 
-    limit: int | None
-    problem: str = ""
-
-
-class Limits:
-    """The prompt lengths of models, by server. One request per model, however many calls wait for it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._limits: dict[Key, int | None] = {}
-        self._requests: dict[Key, Future[Answer | None]] = {}
-        self._warned: set[Key] = set()
-
-    async def of(self, key: Key, ask: Callable[[], Awaitable[Answer]]) -> int | None:
-        """The limit. A failure is returned to all who wait for the same request, and is not stored."""
-        while True:
-            with self._lock:
-                if key in self._limits:
-                    return self._limits[key]
-                # A future of threads and not of asyncio: callers may run in event loops of several threads.
-                request = self._requests.get(key)
-                if request is None:
-                    mine: Future[Answer | None] = Future()
-                    mine.set_running_or_notify_cancel()  # else one caller that stops waiting would cancel it for all
-                    self._requests[key] = mine
-            if request is None:
-                return await self._ask(key, mine, ask)
-            answer = await asyncio.wrap_future(request)
-            # `None`: the call that asked was cancelled. The loop begins again, and one of those that waited asks.
-            if answer is not None:
-                return answer.limit
-
-    async def _ask(self, key: Key, future: Future[Answer | None], ask: Callable[[], Awaitable[Answer]]) -> int | None:
-        answer: Answer | None = None  # remains `None` if this call is cancelled; then one of the others asks again
-        try:
-            answer = await ask()
-        finally:
-            with self._lock:
-                if answer is not None and not answer.problem:
-                    self._limits[key] = answer.limit
-                self._requests.pop(key, None)
-            # After the entry is gone, so that a waiting call that wakes up with `None` does not find this future again.
-            future.set_result(answer)
-        if answer.problem and key not in self._warned:
-            self._warned.add(key)
-            _LOG.warning("the length of prompts for %s at %s is not checked: %s", key[1], key[0], answer.problem)
-        return answer.limit
-
-
-# One for the process, because many calls of `generate` ask the same server about the same model.
-LIMITS: Final = Limits()
-
-
-async def ask_limit(client: Any, root: str, model: str, headers: Mapping[str, str] | None) -> Answer:
-    """The limit of a model in the list of `GET /v1/models`."""
+    An answer is remembered. A failure is warned of once, and the next call asks again.
+    """
+    key = root, model
+    if key in _LIMITS:
+        return _LIMITS[key]
+    listing: Any = None
     try:
         if isinstance(client, _optional_httpx().AsyncClient):
             response = await client.get(f"{root}/v1/models", headers=headers)
             listing = response.raise_for_status().json()
         else:
             listing = await client.get("/models", cast_to=dict[str, Any])
+        problem = "answered no list of models"
     # Each client has its own exceptions. Nothing is hidden: the request that follows goes to the same server, and
     # raises an error that names the problem.
     except Exception as error:
-        return Answer(None, f"GET {root}/v1/models failed ({type(error).__name__}: {error})")
+        problem = f"failed ({type(error).__name__}: {error})"
     cards = listing.get("data") if isinstance(listing, Mapping) else None
     if not isinstance(cards, list):
-        return Answer(None, f"GET {root}/v1/models answered no list of models")
+        if key not in _WARNED:
+            _WARNED.add(key)
+            _LOG.warning("the length of prompts for %s is not checked: GET %s/v1/models %s", model, root, problem)
+        return None
     matching = [card for card in cards if isinstance(card, Mapping) and card.get("id") == model]
     limit = matching[0].get("max_model_len") if matching else None
-    return Answer(limit if type(limit) is int and limit > 0 else None)
+    _LIMITS[key] = limit if type(limit) is int and limit > 0 else None
+    return _LIMITS[key]
 
 
 def _optional_httpx() -> Any:

@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -32,8 +31,6 @@ from niels_gpt.renderers.types import RenderedBatch
 from niels_gpt.tokenizer.pieces import PieceEncoder, bytes_of_ids, edges_of
 
 _OF_TEXTS: Final = (Kind.CONTEXT, Kind.IMAGE, Kind.REPLY)
-_TEXTS_OF_MODEL: Final = (Kind.REPLY, Kind.REASONING)
-_SEPARATORS: Final = " \t\r\n;,"  # what may be before a call without a tag
 _PROMPT_END: Final = 128  # bytes of a prompt's end, which show whether a think block is open
 
 
@@ -104,7 +101,6 @@ def round_trips(
         renderers, tools: of each conversation, as it was rendered; the schemas of tools say which values are texts.
         first: the first message of each conversation that is compared; default all of them.
     """
-    provers: dict[int, _Prover] = {}
     if not len(batch):
         return []
     read, ends = bytes_of_ids(renderers[0].encoder).joined(batch.ids)
@@ -117,12 +113,9 @@ def round_trips(
     places = held.searchsorted(batch.piece_edges).tolist()
     found = []
     for number, (renderer, messages) in enumerate(zip(renderers, batch.messages, strict=True)):
-        prover = provers.get(id(renderer))
-        if prover is None:
-            prover = provers[id(renderer)] = _Prover(renderer)
         notes = batch.notes[number] if batch.notes else NO_NOTES
         written = _Written(batch.ids, read, ends, pieces[places[number] : places[number + 1]], tools[number])
-        difference = prover.difference(written, messages, notes, 0 if first is None else first[number])
+        difference = _difference(renderer, written, messages, notes, 0 if first is None else first[number])
         found.append(RoundTrip(difference, notes.by_format, notes.unwritten, notes.changes))
     return found
 
@@ -147,122 +140,50 @@ class _Written(NamedTuple):
     tools: Any
 
 
-class _Prover:
-    """Compares renderings of one renderer with their messages.
+LeftOut = set[tuple[int, str]]  # (message, field) that the format does not write
 
-    An answer is read as a server would read it. Where no text in it holds a mark, what it is read as depends on its
-    markup alone, so of all answers with equal markup one is read::
 
-        <think>\\n REASONING \\n</think>\\n\\n REPLY <|im_end|>      text 0 is its reasoning, text 1 its content
-    """
+def _difference(
+    renderer: Parses, written: _Written, messages: Sequence[Message], notes: Notes, first: int
+) -> Difference | None:
+    """The first field that does not come back."""
+    pieces: dict[int, list[_Run]] = {}
+    for piece in written.pieces:
+        pieces.setdefault(piece.fact >> 4, []).append(piece)
+    left_out = {(one.message, one.field) for one in (*notes.unwritten, *notes.by_format)}
+    # A template without parsers reads completions as texts: then its answers are looked up like other texts.
+    reads_markup = renderer.reader.calls is not None or renderer.reader.tags is not None
+    for index in range(first, len(messages)):
+        message, own = messages[index], pieces.get(index, [])
+        found: Difference | None = None
+        if message["role"] == "assistant" and reads_markup:
+            found = _of_answer(renderer, (index, message), written, own, left_out)
+        elif (index, "content") not in left_out:
+            found = _of_context(index, message, written, own)
+        if found is not None:
+            return found
+    return None
 
-    def __init__(self, renderer: Parses) -> None:
-        self._renderer, self._stops = renderer, renderer.get_stop_token_ids()
-        calls, tags = renderer.reader.calls, renderer.reader.tags
-        # A template without parsers reads completions as texts: then its answers are looked up like other texts.
-        self._reads_markup = calls is not None or tags is not None
-        self._marks = tuple({*(tags or ()), *(calls.marks if calls is not None else ())})
-        self._bare = calls.bare if calls is not None else ()
-        self._readings: dict[Any, tuple[int, int]] = {}  # numbers of the texts that are reasoning and content, or -1
 
-    def difference(self, written: _Written, messages: Sequence[Message], notes: Notes, first: int) -> Difference | None:
-        """The first field that does not come back."""
-        pieces: dict[int, list[_Run]] = {}
-        for piece in written.pieces:
-            pieces.setdefault(piece.fact >> 4, []).append(piece)
-        left_out = {(one.message, one.field) for one in (*notes.unwritten, *notes.by_format)}
-        for index in range(first, len(messages)):
-            message, own = messages[index], pieces.get(index, [])
-            found: Difference | None = None
-            if message["role"] == "assistant" and self._reads_markup:
-                found = self._of_answer(index, message, written, own, left_out)
-            elif (index, "content") not in left_out:
-                found = _of_context(index, message, written, own)
-            if found is not None:
-                return found
+def _of_answer(
+    renderer: Parses, numbered: tuple[int, Message], written: _Written, own: list[_Run], left_out: LeftOut
+) -> Difference | None:
+    """The first field of an answer that a server would read otherwise; `numbered`: its index and the message."""
+    sampled = [one for one in own if one.fact & SAMPLED and one.fact & KIND_BITS != Kind.OPENER]
+    stops, ends_in_stop = renderer.get_stop_token_ids(), bool(sampled) and sampled[-1].fact & KIND_BITS == Kind.STOP
+    # A template may stop at another token than its tokenizer names; it is not read as text.
+    if ends_in_stop and int(written.ids[sampled[-1].start]) not in stops:
+        sampled.pop()
+    start, stop, begin, end = (sampled[0][1], sampled[-1][2], sampled[0][3], sampled[-1][4]) if sampled else [0] * 4
+    prompt = renderer.prompt_end(written.read[max(0, begin - _PROMPT_END) : begin].decode(errors="replace"))
+    decoded = written.read[begin:end], written.ends[start : stop + 1] - begin
+    completion = Completion(renderer.encoder, written.ids[start:stop].tolist(), stops, decoded)
+    found = _compared(*numbered, renderer.read(completion, written.tools, prompt), left_out)
+    # In history a template may write `</think>` where the prompt had opened a block (GLM).
+    other = renderer.prompt_end(None)
+    if found is None or _compared(*numbered, renderer.read(completion, written.tools, other), left_out) is None:
         return None
-
-    def _of_answer(
-        self, index: int, message: Message, written: _Written, own: list[_Run], left_out: set[tuple[int, str]]
-    ) -> Difference | None:
-        """The first field of an answer that is read otherwise."""
-        sampled = [piece for piece in own if piece.fact & SAMPLED and piece.fact & KIND_BITS != Kind.OPENER]
-        # A template may stop at another token than its tokenizer names; it is not read as text.
-        if (
-            sampled
-            and sampled[-1].fact & KIND_BITS == Kind.STOP
-            and int(written.ids[sampled[-1].start]) not in self._stops
-        ):
-            sampled.pop()
-        begin = sampled[0].begin if sampled else 0
-        prompt = self._renderer.prompt_end(written.read[max(0, begin - _PROMPT_END) : begin].decode(errors="replace"))
-        texts, markup = _divided(written.read, sampled)
-        key = prompt, markup
-        wanted = message["content"]
-        is_plain = "tool_calls" not in message and self._are_plain(texts)
-        if is_plain and isinstance(wanted, str) and key in self._readings:
-            reasoning, content = ("" if at < 0 else texts[at] for at in self._readings[key])
-            is_same = reasoning == (reasoning_of(message) or "").strip() or (index, "reasoning_content") in left_out
-            if is_same and content == wanted.strip():
-                return None
-        found, read = self._read(index, message, written, sampled, (prompt, left_out))
-        if is_plain and found is None and not read.tool_calls and self._is_apart(markup):
-            held = (read.reasoning_content or "").strip(), read.content.strip()
-            if all(not text or texts.count(text) == 1 for text in held):
-                self._readings[key] = (_number(held[0], texts), _number(held[1], texts))
-        return found
-
-    def _are_plain(self, texts: Sequence[str]) -> bool:
-        """Whether no text holds a mark, or is what a call without a tag begins with."""
-        if self._bare and any(text.lstrip(_SEPARATORS).startswith(self._bare) for text in texts):
-            return False
-        return not any(mark in text for text in texts for mark in self._marks)
-
-    def _is_apart(self, markup: Sequence[bytes | int]) -> bool:
-        """Whether no mark can begin in a text and end in markup, or the other way round."""
-        if any(isinstance(one, int) and isinstance(two, int) for one, two in pairwise(markup)):
-            return False
-        ends = [(mark[:at], mark[at:]) for mark in map(str.encode, self._marks) for at in range(1, len(mark))]
-        written = [one for one in markup if isinstance(one, bytes)]
-        return not any(one.endswith(head) or one.startswith(tail) for one in written for head, tail in ends)
-
-    def _read(
-        self,
-        index: int,
-        message: Message,
-        written: _Written,
-        sampled: list[_Run],
-        given: tuple[PromptEnd, set[tuple[int, str]]],
-    ) -> tuple[Difference | None, ParsedResponse]:
-        """The difference, and what the answer is read as; `given`: its prompt, and the fields that are left out."""
-        prompt, left_out = given
-        start, stop, begin, end = (sampled[0][1], sampled[-1][2], sampled[0][3], sampled[-1][4]) if sampled else [0] * 4
-        decoded = written.read[begin:end], written.ends[start : stop + 1] - begin
-        completion = Completion(self._renderer.encoder, written.ids[start:stop].tolist(), self._stops, decoded)
-        read = self._renderer.read(completion, written.tools, prompt)
-        found = _compared(index, message, read, left_out)
-        if found is None:
-            return None, read
-        # In history a template may write `</think>` where the prompt had opened a block (GLM).
-        other = self._renderer.read(completion, written.tools, self._renderer.prompt_end(None))
-        return (None, other) if _compared(index, message, other, left_out) is None else (found, read)
-
-
-def _number(text: str, texts: Sequence[str]) -> int:
-    return texts.index(text) if text else -1
-
-
-def _divided(read: bytes, sampled: Sequence[_Run]) -> tuple[list[str], tuple[bytes | int, ...]]:
-    """The texts of an answer without white space around them, and its pieces: a text as its kind if it is not blank."""
-    texts, markup = list[str](), list[bytes | int]()
-    for fact, _, _, begin, end in sampled:
-        held, kind = read[begin:end], fact & KIND_BITS
-        if kind in _TEXTS_OF_MODEL and (text := held.decode(errors="replace").strip()):
-            texts.append(text)
-            markup.append(kind)
-        else:
-            markup.append(held)
-    return texts, tuple(markup)
+    return found
 
 
 def _of_context(index: int, message: Message, written: _Written, own: list[_Run]) -> Difference | None:
@@ -297,7 +218,7 @@ def _forms(text: str) -> Iterator[bytes]:
             yield json.dumps(json.loads(text), ensure_ascii=False).encode()
 
 
-def _compared(index: int, message: Message, read: ParsedResponse, left_out: set[tuple[int, str]]) -> Difference | None:
+def _compared(index: int, message: Message, read: ParsedResponse, left_out: LeftOut) -> Difference | None:
     reasoning, contents = (reasoning_of(message) or "").strip(), _joined(message)
     found_reasoning, found = (read.reasoning_content or "").strip(), read.content.strip()
     if (index, "tool_calls") not in left_out:

@@ -45,6 +45,11 @@ SOURCES = {
         ),
     ),
     "kimi-k2-thinking": Source("moonshotai/Kimi-K2-Thinking, chat_template.jinja of 2025-11-08 (3450 characters)"),
+    "deepseek-r1": Source("deepseek-ai/DeepSeek-R1 of 2025-02-09 (2575 characters)"),
+    "deepseek-r1-distill": Source("deepseek-ai/DeepSeek-R1-Distill-*, all six (2090 characters)"),
+    "deepseek-v3": Source("deepseek-ai/DeepSeek-V3-0324 (2862 characters)"),
+    "deepseek-r1-0528": Source("deepseek-ai/DeepSeek-R1-0528 (2937 characters)"),
+    "deepseek-v3.1": Source("deepseek-ai/DeepSeek-V3.1 (2779 characters)", ({}, {"thinking": True})),
     "minimax-m2": Source(
         "MiniMaxAI/MiniMax-M2, chat_template.jinja of 2025-12-08 (6767 characters)", name="MiniMaxAI/MiniMax-M2"
     ),

@@ -21,7 +21,6 @@ from niels_gpt.format.sft import serialize_chat_to_ids, sft_loss_mask_for_ids
 from niels_gpt.messages import normalise
 from niels_gpt.renderers.base import LossOn, build_training_sample, loss_weights
 from niels_gpt.renderers.families.ngpt import NgptRenderer
-from niels_gpt.renderers.kinds import MODEL_KINDS, SAMPLED, Kind
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.store.verify import verify_dataset
@@ -118,17 +117,6 @@ def test_the_house_format_and_document_000_agree(tokenizer: SentencePieceTokeniz
     for file in ("tokens.bin", "mask.bin", "episodes.idx"):
         folders = [tmp_path / f"{name}-episodes" / "train" / file for name in ("sentinels", "renderer")]
         assert folders[0].read_bytes() == folders[1].read_bytes()
-
-
-def test_a_build_without_stops_says_so(tmp_path: Path) -> None:
-    renderer, on = family("qwen3"), LossOn(kinds=MODEL_KINDS - {Kind.STOP})
-    build_episodes([TOOL_CHAT], tmp_path / "e", encoder=as_encoder(renderer, on), val_frac=0)
-    mask = np.fromfile(tmp_path / "e" / "train" / "mask.bin", np.uint8)
-    rendered = renderer.render(TOOL_CHAT)
-    assert mask.tolist() == [bool(kind & SAMPLED) and kind != Kind.STOP for kind in rendered.kinds]
-    described = json.loads((tmp_path / "e" / "episodes.json").read_text())
-    assert described["loss_on"]["kinds"] == ["REPLY", "OPENER", "MARKUP", "REASONING"]
-    assert described["changed"]["no_trained_stop"] == 1
 
 
 def test_what_counts_can_be_chosen(tmp_path: Path) -> None:

@@ -14,31 +14,11 @@ pytest.importorskip("jinja2")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.configs import Qwen35RendererConfig
 from niels_gpt.renderers.families.qwen35 import Qwen35Renderer, thinks_by_default
-from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import ASSETS, needs_assets
-from tests.renderers.chats import Wanted, conversation
 from tests.renderers.test_template import official
 from tests.renderers.tiny_families import TOKENS, byte_level, renderer_of
 
-# As TRL's and axolotl's `chatml` have it.
-CHATML = (
-    "{% for message in messages %}"
-    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 ASKED = {"role": "user", "content": "a"}
-
-
-def test_chatml_is_the_chatml_of_others() -> None:
-    renderer = renderer_of("chatml")
-    template = TemplateRenderer(renderer.encoder, template=CHATML)
-    rng, wanted = random.Random(1), Wanted(tools=False, reasoning=False, parts=False, nones=False)
-    for _ in range(60):
-        messages, _ = conversation(rng, wanted)
-        for gen in (False, True):
-            ours = renderer.render(messages, add_generation_prompt=gen)
-            assert ours == template.render(messages, add_generation_prompt=gen)
-    assert renderer.get_stop_token_ids() == [renderer.encoder.added_ids["<|im_end|>"]]
 
 
 # ---- whether Qwen3.5 thinks unless it is told not to

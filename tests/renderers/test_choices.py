@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import niels_gpt as ng
-from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.episodes.build import build_episodes
@@ -18,7 +17,6 @@ from niels_gpt.errors import DataError, MessageError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.base import build_training_sample, build_training_samples, build_trajectory_step
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.sources.chat_files import chat_files
 from tests.conftest import run_cli
 from tests.renderers.small import CHATML, assistant, call, family, result, user
 from tests.renderers.tiny_families import folder_of
@@ -95,14 +93,6 @@ def test_builds_leave_partial_rows_out_or_count_them(tmp_path: Path) -> None:
     assert (left["train_episodes"], everything["train_episodes"]) == (2, 3)
 
 
-def test_a_cache_refuses_them_too(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"tokenizer": partial(), "val_frac": 0, "seed": 1}
-    with pytest.raises(DataError, match="--allow-partial"):
-        build_sft_cache([PLAIN], str(tmp_path / "c"), **given)
-    build_sft_cache([PLAIN], str(tmp_path / "c"), **given, allow_partial=True)
-    assert manifest_of(tmp_path / "c")["changed"] == {"partial_attribution": 1}
-
-
 @pytest.mark.parametrize("samples", ["per-conversation", "auto"])
 def test_builds_count_conversations_that_are_attributed_by_the_oracle(tmp_path: Path, samples: Any) -> None:
     """A text with much white space around it has to be; other manifests do not name it."""
@@ -170,14 +160,6 @@ def test_the_function_takes_the_options_too(tmp_path: Path) -> None:
     ng.build(chats, tmp_path / "preferences", partial(), val_frac=0, allow_partial=True)
     with pytest.raises(UsageError, match="on_unwritten is 'ignore'"):
         ng.build(chats, tmp_path / "x", partial(), on_unwritten="ignore")
-
-
-def test_builds_in_units_count_the_same(tmp_path: Path) -> None:
-    chats = tmp_path / "chats.jsonl"
-    chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in [THOUGHT, PLAIN] * 20))
-    executor = UnitExecutor(LocalRunner(2), slice_bytes=500)
-    build_episodes(chat_files([chats]), tmp_path / "e", encoder=family("llama-3"), val_frac=0, executor=executor)
-    assert manifest_of(tmp_path / "e")["changed"] == {"reasoning_content_not_written": 20}
 
 
 def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import json
 import logging
 import pickle
 import re
-import socket
 import ssl
 import sys
 import threading
@@ -440,34 +439,6 @@ def test_longer_than_the_model_takes(server: Server, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_question_for_many_calls(server: Server, kind: str) -> None:
-    """Twenty calls on two event loops; the answer comes when all of them wait for it."""
-    released = threading.Event()
-
-    def slow() -> Reply:
-        released.wait(60)
-        return 200, server.card(4)
-
-    server.on_models = slow
-    waiting = threading.Barrier(2, action=released.set)
-
-    async def run() -> list[Any]:
-        async with opened(kind, server.url + "/v1") as client:
-            calls = [asyncio.ensure_future(generate(**basics(server, client))) for _ in range(10)]
-            await asyncio.to_thread(waiting.wait, 10)
-            return await asyncio.gather(*calls, return_exceptions=True)
-
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.extend(asyncio.run(run()))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [type(error) for error in found] == [OverlongPromptError] * 20
-    assert server.paths() == [MODELS]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reply", [(404, b"{}"), (200, b"<html>")])
 def test_a_failed_question_is_said_and_asked_again(
     server: Server, kind: str, reply: Reply, caplog: pytest.LogCaptureFixture
@@ -555,23 +526,6 @@ def test_refusals_by_openai_stay_its_own(server: Server, status: int, kind: str)
     assert "prompt too odd" in note
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nobody_listens(server: Server, kind: str) -> None:
-    with socket.socket() as taken:  # bound and not listening: nobody else gets the port
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-
-        async def run() -> None:
-            async with opened(kind, url) as client:
-                await generate(**basics(server, client))
-
-        expected: type[Exception] = ServerError if kind == "httpx" else openai.APIConnectionError
-        with pytest.raises(expected) as caught:
-            asyncio.run(run())
-    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
-    assert url.removesuffix("/v1") + GENERATE in told
-
-
 def test_a_client_without_patience(server: Server) -> None:
     released = threading.Event()
     server.on_generate = lambda: (200 if released.wait(60) else 500, b"")
@@ -587,31 +541,6 @@ def test_a_client_without_patience(server: Server) -> None:
 
 
 # ---- the event loop
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_cancelling(server: Server, kind: str) -> None:
-    posted, released = threading.Event(), threading.Event()
-
-    def never() -> Reply:
-        posted.set()
-        released.wait(60)
-        return 500, b""
-
-    first, server.on_generate = server.on_generate, never
-
-    async def run() -> None:
-        async with opened(kind, server.url + "/v1") as client:
-            call = asyncio.ensure_future(generate(**basics(server, client)))
-            await asyncio.to_thread(posted.wait, 60)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            server.on_generate = first
-            assert (await generate(**basics(server, client)))["content"] == "hello world"
-
-    asyncio.run(run())
-    released.set()
 
 
 # ---- optional libraries

@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("PIL")
 import niels_gpt as ng
 from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.executor import LocalRunner, UnitExecutor
-from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.build import build_episodes, pack_episodes
 from niels_gpt.errors import CacheError, DataError, Mismatch, UsageError
 from niels_gpt.export.registry import FORMATS
 from niels_gpt.export.run import export
-from niels_gpt.preferences.build import build_preferences
 from niels_gpt.renderers.images.stored import StoredImages
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
@@ -32,7 +29,7 @@ from niels_gpt.store.split import IndexedSplit
 from niels_gpt.store.verify import verify_dataset
 from niels_gpt.trainers.fields import CONVENTIONS, fields
 from tests.conftest import cli_here
-from tests.renderers.tiny_images import WITH_IMAGES, PaddingProcessor, picture, png, processor_of, seeing
+from tests.renderers.tiny_images import WITH_IMAGES, picture, png, processor_of, seeing
 
 Rows = list[list[dict[str, Any]]]
 EXPORT_OPTIONS: dict[str, dict[str, Any]] = {
@@ -222,33 +219,6 @@ def test_files_that_changed_are_found_at_load(tmp_path: Path) -> None:
         read(dataset, StoredImages(tmp_path / "photos", other))
 
 
-def test_an_image_is_processed_once(tmp_path: Path) -> None:
-    names = photos(tmp_path / "photos", 3)
-    dataset = built(tmp_path, "kimi-k2.5", rows_of(names, 30))
-    processor = PaddingProcessor()
-    images = StoredImages(tmp_path / "photos", processor)
-    first = read(dataset, images)
-    (tmp_path / "photos" / names[0]).unlink()  # it is in the cache
-    again = read(dataset, images)
-    assert processor.calls == 3
-    for one, other in zip(first, again, strict=True):
-        assert {name: v.tolist() for name, v in (one.media or {}).items()} == {
-            name: v.tolist() for name, v in (other.media or {}).items()
-        }
-
-
-def test_workers_give_the_same(tmp_path: Path) -> None:
-    names = photos(tmp_path / "photos")
-    dataset = built(tmp_path, "qwen3-vl", rows_of(names, 12))
-    images = StoredImages(tmp_path / "photos", processor_of("qwen3-vl"))
-    here, there = (read(dataset, images, num_workers=workers) for workers in (0, 2))
-    for one, other in zip(here, there, strict=True):
-        assert one.media is not None
-        assert other.media is not None
-        assert one.media.keys() == other.media.keys()
-        assert all(torch.equal(one.media[name], other.media[name]) for name in one.media)
-
-
 def test_a_damaged_index_is_found(tmp_path: Path) -> None:
     dataset = built(tmp_path, "qwen3-vl", rows_of(photos(tmp_path / "photos"), 12))
     path = dataset / "train" / "images.idx"
@@ -435,18 +405,3 @@ def test_paths_of_others_are_not_followed(tmp_path: Path, path: str) -> None:
     paths.write_bytes(path.encode() + paths.read_bytes()[90:])
     with pytest.raises(CacheError, match=r"images.idx: record 0: .*does not lie in a folder of images"):
         read(dataset, source_of(tmp_path))
-
-
-def test_nothing_drops_images_silently(tmp_path: Path) -> None:
-    dataset = built(tmp_path, FAMILY, rows_of(photos(tmp_path / "photos"), 12))
-    config = {"batch_size": 3, "block_size": 400, "device": "cpu"}
-    loader = GPTEpisodeDataLoader(config, None, dataset, pad_token_id=0, images=source_of(tmp_path))
-    with pytest.raises(UsageError, match="use next_batch"):
-        loader.get_batch("train")
-    batch = loader.next_batch("train")
-    for convention in set(CONVENTIONS) - {"hf"}:
-        with pytest.raises(UsageError, match="the batch has images"):
-            fields(batch, convention)
-    encoder = as_encoder(seeing(FAMILY), images=tmp_path / "photos")
-    with pytest.raises(UsageError, match="preferences hold no images"):
-        build_preferences([], tmp_path / "out", encoder=encoder)

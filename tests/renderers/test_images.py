@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import pickle
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -170,17 +169,6 @@ def test_a_batch_names_the_conversation_whose_image_is_bad() -> None:
         seeing("qwen3-vl").render_many([good, bad])
 
 
-@families
-def test_pickled_and_shared_renderers_render_the_same(family: str) -> None:
-    renderer, made = seeing(family), album(family, 8, seed=6)
-    expected = [renderer.render(messages, tools=tools) for messages, tools, _ in made]
-    again = pickle.loads(pickle.dumps(renderer))
-    assert [again.render(messages, tools=tools) for messages, tools, _ in made] == expected
-    with ThreadPoolExecutor(4) as threads:
-        runs = [threads.submit(lambda: [again.render(m, tools=t) for m, t, _ in made]) for _ in range(6)]
-        assert all(run.result() == expected for run in runs)
-
-
 def test_an_image_is_processed_once() -> None:
     processor = PaddingProcessor()
     renderer: Any = create_renderer(folder_of("kimi-k2.5"), "kimi-k2.5", processor=processor)
@@ -245,23 +233,6 @@ def test_processors_that_are_refused() -> None:
         create_renderer(folder_of("qwen3"), "template", processor=qwen_processor())
     with pytest.raises(UsageError, match=r"processor is a str, which counts no tokens .* AutoImageProcessor"):
         create_renderer(folder_of("qwen3-vl"), "qwen3-vl", processor="Qwen/Qwen3-VL-8B-Instruct")
-
-
-class Whole:
-    """As `AutoProcessor` gives it: the image processor is within."""
-
-    def __init__(self, image_processor: Any) -> None:
-        self.image_processor = image_processor
-
-
-def test_interfaces_of_processors() -> None:
-    chat = asked(part(picture(33, 17)), words("a"))
-    folder = folder_of("kimi-k2.5")
-    expected = create_renderer(folder, "kimi-k2.5", processor=PaddingProcessor()).render(chat)
-    for processor in (Whole(PaddingProcessor()), MediaProcessor(), Whole(MediaProcessor())):
-        assert create_renderer(folder, "kimi-k2.5", processor=processor).render(chat) == expected
-    (item,) = items(create_renderer(folder, "kimi-k2.5", processor=MediaProcessor()).render(chat))
-    assert set(item) == {"pixel_values", "grid_thws"}
 
 
 # ---- training
@@ -338,27 +309,6 @@ def test_bridges_are_what_rendering_gives(family: str) -> None:
     assert equal > 20
 
 
-def test_bridges_without_the_images_of_the_prompt_are_refused() -> None:
-    renderer = seeing("qwen3-vl")
-    first = renderer.render(asked(part(picture())), add_generation_prompt=True)
-    stop, new = renderer.get_stop_token_ids()[:1], asked(words("x"))
-    media = first.multi_modal_data
-    place = places(first)[0]
-    fewer = MultiModalData(
-        media.mm_hashes, {"image": [PlaceholderRange(place.offset, place.length - 1)]}, media.mm_items
-    )
-    twice = media.followed_by(media)
-    beyond = media.shifted(len(first.token_ids))
-
-    def bridged(completion: list[int], previous: Any) -> Any:
-        return renderer.bridge_to_next_turn(first.token_ids, completion, new, previous_multi_modal_data=previous)
-
-    assert bridged(stop, media) is not None
-    for wrong in (None, MultiModalData(), fewer, twice, beyond, media.shifted(1)):
-        assert bridged(stop, wrong) is None
-    assert bridged([image_id(renderer), *stop], media) is None  # the model wrote a placeholder: nothing is behind it
-
-
 # ---- what cannot be forged
 
 
@@ -415,15 +365,6 @@ def test_shapes_of_parts(tmp_path: Path) -> None:
     for given_part in parts:
         assert renderer.render(asked(words("a"), given_part)) == expected, given_part
     assert image_part(words("a"), 0, 0) is None
-
-
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
-def test_modes(mode: str) -> None:
-    """What the processor makes of an image is what the processor alone makes of it."""
-    image = picture(24, 16, mode=mode)
-    (item,) = items(seeing("qwen3-vl").render(asked(part(image))))
-    alone = qwen_processor()(images=[image], return_tensors="np")
-    assert np.array_equal(item["pixel_values"], alone["pixel_values"])
 
 
 HALF = png(picture(50, 50))[:400]
@@ -524,3 +465,41 @@ def test_pillow_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingExtra, match=r"needs Pillow.*pip install 'niels-gpt\[vision\]'"):
         seeing("qwen3-vl").render(asked(part(b"x")))
     assert seeing("qwen3-vl").render(asked(words("a"))).token_ids
+
+
+class Whole:
+    """As `AutoProcessor` gives it: the image processor is within."""
+
+    def __init__(self, image_processor: Any) -> None:
+        self.image_processor = image_processor
+
+
+def test_interfaces_of_processors() -> None:
+    chat = asked(part(picture(33, 17)), words("a"))
+    folder = folder_of("kimi-k2.5")
+    expected = create_renderer(folder, "kimi-k2.5", processor=PaddingProcessor()).render(chat)
+    for processor in (Whole(PaddingProcessor()), MediaProcessor(), Whole(MediaProcessor())):
+        assert create_renderer(folder, "kimi-k2.5", processor=processor).render(chat) == expected
+    (item,) = items(create_renderer(folder, "kimi-k2.5", processor=MediaProcessor()).render(chat))
+    assert set(item) == {"pixel_values", "grid_thws"}
+
+
+def test_bridges_without_the_images_of_the_prompt_are_refused() -> None:
+    renderer = seeing("qwen3-vl")
+    first = renderer.render(asked(part(picture())), add_generation_prompt=True)
+    stop, new = renderer.get_stop_token_ids()[:1], asked(words("x"))
+    media = first.multi_modal_data
+    place = places(first)[0]
+    fewer = MultiModalData(
+        media.mm_hashes, {"image": [PlaceholderRange(place.offset, place.length - 1)]}, media.mm_items
+    )
+    twice = media.followed_by(media)
+    beyond = media.shifted(len(first.token_ids))
+
+    def bridged(completion: list[int], previous: Any) -> Any:
+        return renderer.bridge_to_next_turn(first.token_ids, completion, new, previous_multi_modal_data=previous)
+
+    assert bridged(stop, media) is not None
+    for wrong in (None, MultiModalData(), fewer, twice, beyond, media.shifted(1)):
+        assert bridged(stop, wrong) is None
+    assert bridged([image_id(renderer), *stop], media) is None  # the model wrote a placeholder: nothing is behind it

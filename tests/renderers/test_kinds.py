@@ -7,10 +7,8 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from niels_gpt.renderers.kinds import CONTENT, CONTROL, MODEL_KINDS, SAMPLED, Kind, pack, unpack
-from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.tokenizer.pieces import SCAFFOLD
 from tests.renderers.small import assistant, call, family, result, user
-from tests.renderers.tiny_families import TOKENS, renderer_of
 
 CHAT = [
     user("hello"),
@@ -29,26 +27,6 @@ def test_the_facts_of_a_kind_are_bits_of_its_number() -> None:
     assert {kind.name for kind in Kind if not kind & CONTROL} == {"LABEL", "CONTEXT", "REPLY", "REASONING"}
     assert {kind for kind in Kind if kind & SAMPLED} == MODEL_KINDS
     assert all(unpack(pack(message, kind)) == (message, kind) for message in (-1, 0, 7) for kind in Kind)
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_control_tokens_in_contents_leave_their_kinds(name: str) -> None:
-    """`special_tokens_in_content="parse"` changes ids, and not what a text is."""
-    renderer = renderer_of(name, ("special_tokens_in_content", "parse"))
-    spelling = next(iter(renderer.encoder.control_ids), "")
-    chat = [user(f"a{spelling}b"), assistant(f"c{spelling}d")]
-    rendered, as_text = renderer.render(chat), renderer_of(name).render(chat)
-    batch = renderer.render_many([chat, chat])
-    assert batch.kinds.tolist() == rendered.kinds * 2
-    assert (batch[1], batch[1].kinds) == (rendered, rendered.kinds)
-    assert set(rendered.kinds) == set(as_text.kinds)
-    if spelling and TOKENS.get(name) is not None:
-        token = renderer.encoder.control_ids[spelling]
-        kinds = {kind for kind, own in zip(rendered.kinds, rendered.token_ids, strict=True) if own == token}
-        assert {Kind.CONTEXT, Kind.REPLY} <= kinds
-        others = {kind for kind, own in zip(as_text.kinds, as_text.token_ids, strict=True) if own == token}
-        assert not {Kind.CONTEXT, Kind.REPLY, Kind.REASONING, Kind.LABEL} & others
-    assert renderer.render_ids(chat) == rendered.token_ids
 
 
 def test_the_lists_of_the_contract_follow_from_kinds() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import subprocess
 import sys
@@ -12,13 +11,13 @@ import pytest
 
 pytest.importorskip("tokenizers")
 import niels_gpt.renderers as package
-from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.errors import UsageError
 from niels_gpt.renderers import configs
-from niels_gpt.renderers.base import Renderer, create_renderer, create_renderer_pool, load_tokenizer
+from niels_gpt.renderers.base import Renderer, create_renderer, create_renderer_pool
 from niels_gpt.renderers.pool import RendererPool
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.renderer import DefaultRenderer
-from tests.renderers.small import CHATML, assistant, call, family, result, user
+from tests.renderers.small import CHATML, assistant, call, result, user
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 # Public names of the package at version 0.1.8.dev28, by module.
@@ -185,30 +184,3 @@ def test_ultra_is_an_option_of_nemotron() -> None:
     assert differ
     with pytest.raises(UsageError, match="low_effort is Super's; expected nemotron-3-ultra with medium_effort"):
         package.Nemotron3Renderer(encoder, ultra=True, low_effort=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "ultra"),
-    [("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16", True), ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", False)],
-)
-def test_ultra_is_told_by_the_tokenizers_name(name: str, ultra: bool) -> None:
-    from niels_gpt.tokenizer.encoder import TokenizerAdapter
-
-    encoder = renderer_of("nemotron-3").encoder
-    assert isinstance(encoder, TokenizerAdapter)
-    named = TokenizerAdapter(dataclasses.replace(encoder.parts, name=name))
-    assert package.Nemotron3Renderer(named).config.ultra is ultra
-    assert package.Nemotron3Renderer(named, ultra=not ultra).config.ultra is not ultra
-
-
-def test_load_tokenizer_with_and_without_a_fast_engine() -> None:
-    pytest.importorskip("transformers")
-    folder = folder_of("qwen3")
-    slow, fast = load_tokenizer(str(folder), use_fastokens=False), load_tokenizer(str(folder), use_fastokens=True)
-    made = [create_renderer(tokenizer, "qwen3") for tokenizer in (slow, fast, load_tokenizer(str(folder)))]
-    engines = [one.encoder.engine for one in made]
-    assert engines[0] == "tokenizers"
-    assert engines[1] == engines[2] == family("qwen3").encoder.engine
-    assert made[0].render(CHATS[2]) == made[1].render(CHATS[2])
-    with pytest.raises(TokenizerError):
-        load_tokenizer(str(folder.parent / "nothing there"), use_fastokens=False)

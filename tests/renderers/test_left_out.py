@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
-from niels_gpt.renderers.base import build_training_sample, build_training_samples, build_trajectory_step
+from niels_gpt.renderers.base import build_training_sample, build_training_samples
 from tests.renderers.small import assistant, family, user
 from tests.renderers.tiny_families import TOKENS, renderer_of
 
@@ -130,20 +130,6 @@ def test_reasoning_that_history_drops_is_by_format(name: str) -> None:
     assert (rendered.unwritten, rendered.by_format) == ((), (AS_REASONING,) if dropped else ())
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "unwritten"),
-    [
-        ("kimi-k2.5", {}, (AS_REASONING,)),
-        ("kimi-k2.5", {"preserve_all_thinking": True}, ()),
-        ("kimi-k2.5", {"thinking": False}, (AS_REASONING,)),
-        ("laguna-xs.2", {}, ()),
-        ("laguna-xs.2", {"render_assistant_messages_raw": True}, (AS_REASONING,)),
-    ],
-)
-def test_an_option_gives_reasoning_a_place_or_takes_it(name: str, options: dict[str, bool], unwritten: Any) -> None:
-    assert renderer_of(name, *options.items()).render(THOUGHT).unwritten == unwritten
-
-
 ONE, TWO = calls("gpt-oss", "zeta"), calls("gpt-oss", "zeta", "kappa")
 SECOND_CALL, BESIDE = (1, "tool_calls", "kappa"), (1, "content", "I look.")
 LOST: list[tuple[str, Messages, Any, tuple[int, str, str]]] = [
@@ -192,10 +178,3 @@ def test_one_option_decides_about_what_is_lost(
         else:
             make()
     assert lost in family(name, on_unwritten="drop").render(messages, tools=tools).unwritten
-
-
-def test_a_trajectory_step_refuses_what_is_lost() -> None:
-    prompt, completion = [user()], [assistant("", tool_calls=TWO)]
-    with pytest.raises(MessageError, match="tool_calls is not written"):
-        build_trajectory_step(renderer_of("gpt-oss"), prompt, completion)
-    assert build_trajectory_step(renderer_of("gpt-oss"), prompt, completion, on_unwritten="drop")

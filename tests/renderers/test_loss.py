@@ -24,11 +24,8 @@ from tests.renderers.small import (
     FAMILIES,
     PRESETS,
     assistant,
-    call,
     conversation,
     family,
-    result,
-    told,
     user,
     weights_reference,
 )
@@ -54,40 +51,6 @@ def test_weights_token_by_token(name: str) -> None:
             assert of_all.tolist() == [found for weights in expected for found in weights]
             trained += int((of_all > 0).sum())
     assert trained > 100
-
-
-def test_what_the_presets_train() -> None:
-    qwen = family("qwen3")
-    messages = [user(), assistant("one"), user(), assistant("two", tool_calls=[call()]), result(), assistant("three")]
-    rendered = qwen.render(messages)
-
-    def spoken(**options: Any) -> list[int]:
-        weights = loss_weights(rendered, normalise(messages), LossOn(**options))
-        return sorted({rendered.message_indices[at] for at in np.flatnonzero(weights)})
-
-    assert spoken() == [1, 3, 5]
-    assert spoken(preset="last_assistant_turn") == [3, 5]
-    assert spoken(preset="last_message") == [5]
-    assert spoken(preset="all_tokens") == [0, 1, 2, 3, 4, 5]
-    assert spoken(preset="last_message", bodies_of_roles=frozenset({"user"})) == [0, 2, 5]
-    assert spoken(preset="last_message", bodies_of_tools=frozenset({"get"})) == [4, 5]
-    assert spoken(preset="last_message", bodies_of_tools=frozenset({"put"})) == [5]
-
-
-def test_bodies_without_their_scaffold() -> None:
-    qwen = family("qwen3")
-    messages = [
-        user("jumps"),
-        assistant("", tool_calls=[call("get"), call("put", 1)]),
-        result("get"),
-        result("put", 1, "x"),
-    ]
-    messages.append(assistant())
-    rendered = qwen.render(messages)
-    on = LossOn("last_message", bodies_of_tools=frozenset({"put"}))
-    mask = (loss_weights(rendered, normalise(messages), on) > 0).tolist()
-    assert "<tool_response>\n[x]\n</tool_response>" in told(qwen, (rendered.token_ids, mask))
-    assert "<tool_response>\nthe fox\n</tool_response>" in told(qwen, (rendered.token_ids, mask))
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ from mistral_common.tokens.tokenizers.instruct import (
 )
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
-from niels_gpt.errors import MessageError
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.registry import FAMILIES
 from tests.renderers.chats import TOOLS, Messages, conversation
@@ -170,15 +169,3 @@ def test_results_are_json_in_one_form(family: str) -> None:
         assert ours.render_ids(messages) == their_ids(judge, family, messages, None)
     half = [*messages[:2], messages[2] | {"content": '"\\ud83d"'}]  # nobody can encode what this spells
     assert '"\\ud83d"' in ours.text(half)
-
-
-def test_results_in_another_order_than_their_calls() -> None:
-    """v13 writes no ids: the library sorts the results by their calls; here they are refused."""
-    judge, ours = pair_of("mistral-v13")
-    calls = [{"id": f"00000000{n}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for n in (1, 2)]
-    results = [{"role": "tool", "content": f"r{n}", "tool_call_id": f"00000000{n}"} for n in (1, 2)]
-    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": calls}]
-    assert ours.render_ids([*chat, *results]) == their_ids(judge, "mistral-v13", [*chat, *results[::-1]], None)
-    with pytest.raises(MessageError, match="message 2: tool_call_id is '000000002'; expected '000000001'") as caught:
-        ours.render([*chat, *results[::-1]])
-    assert caught.value.reason == "result_out_of_order"

@@ -12,11 +12,10 @@ pytest.importorskip("tokenizers")
 from niels_gpt.renderers.dialects.typescript import declare_tools
 from niels_gpt.renderers.registry import FAMILIES, config_of
 from niels_gpt.renderers.template.renderer import TemplateRenderer, load_template
-from niels_gpt.renderers.types import RenderedTokens
 from tests.assets import ASSETS, needs_assets
 from tests.renderers.chats import TOOLS, Messages, conversation
 from tests.renderers.sweeps import kimi_id, wanted
-from tests.renderers.test_parity import differs, facts, in_facts, sorted_for
+from tests.renderers.test_parity import apart_from_bos, differs, facts, in_facts, sorted_for
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 pytestmark = needs_assets
@@ -79,13 +78,6 @@ def sweep(stored: str, number: int, seed: int) -> int:
                 assert apart_from_bos(rendered) == apart_from_bos(by_template)
                 seen += 1
     return seen
-
-
-def apart_from_bos(rendered: RenderedTokens) -> tuple[list[int], list[int], list[bool], list[bool]]:
-    """All facts but the index of bos, which is -1 or 0 (docs/attribution.md)."""
-    ids, indices, sampled, content = facts(rendered)
-    assert indices[0] in (-1, 0)
-    return ids, indices[1:], sampled, content
 
 
 @pytest.mark.parametrize("stored", STORED)

@@ -163,15 +163,6 @@ def test_calls_and_what_is_left() -> None:
     assert parser.extract(ids_of(renderer, " \n")) == (ids_of(renderer, " \n"), [])
 
 
-def test_broken_characters_in_arguments_can_be_written() -> None:
-    renderer = family("qwen3")
-    before, after = (ids_of(renderer, text) for text in ('<tool_call>{"name": "g', '", "arguments": {}}</tool_call>'))
-    half = ids_of(renderer, "ß")[:1]
-    assert renderer.encoder.token_bytes(half) == [b"\xc3"]
-    (found,) = renderer.parse_response([*before, *half, *after]).tool_calls
-    assert (found.status, found.name) == (Status.OK, "g\ufffd")
-
-
 def test_half_characters_move_no_call() -> None:
     """A completion that ends in three bytes of an emoji: the call behind its reasoning is read where it stands."""
     renderer = by_template("qwen3")

@@ -23,7 +23,7 @@ from niels_gpt.renderers.configs import (
 from niels_gpt.renderers.families import all_families
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.registry import FAMILIES, config_from_name, config_of
+from niels_gpt.renderers.registry import FAMILIES, config_from_name
 from niels_gpt.renderers.template.renderer import DefaultRenderer, TemplateRenderer
 from tests.renderers.small import CHATML, assistant, conversation, user
 from tests.renderers.sweeps import chats
@@ -129,19 +129,6 @@ def test_names_that_are_none(name: str, near: str | None) -> None:
         assert near is None or str(caught.value).endswith(f"did you mean {near!r}?")
 
 
-def test_configs_are_taken() -> None:
-    folder = folder_of("qwen3")
-    config = Qwen3RendererConfig(enable_thinking=False)
-    by_config, by_fields = (
-        create_renderer(folder, config),
-        create_renderer(folder, {"name": "qwen3", "enable_thinking": False}),
-    )
-    assert by_config.config == by_fields.config == config
-    told = create_renderer(folder, config, preserve_all_thinking=True).config
-    assert told == Qwen3RendererConfig(enable_thinking=False, preserve_all_thinking=True)
-    assert config == Qwen3RendererConfig(enable_thinking=False)
-
-
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     folder = model(tmp_path / "model")
     for renderer in ("auto", "template", DefaultRendererConfig()):
@@ -159,29 +146,6 @@ def test_options_that_do_not_go_together(tmp_path: Path) -> None:
         AutoRendererConfig(**AutoRendererConfig().model_dump()),
     ):
         assert type(create_renderer(folder, config)) is DefaultRenderer
-
-
-def test_parsers_of_templates(tmp_path: Path) -> None:
-    renderer = create_renderer(model(tmp_path / "model"), tool_parser="qwen3", reasoning_parser="think")
-    assert isinstance(renderer, DefaultRenderer)
-    assert (renderer.config.tool_parser, renderer.config.reasoning_parser) == ("qwen3", "think")
-    ids = renderer.encoder.encode_pieces(["<think>\nx</think>y"], [True])[0].tolist()
-    assert renderer.parse_response(ids).reasoning_content == "x"
-    with pytest.raises(UsageError, match="no tool parser 'qwen'"):
-        create_renderer(tmp_path / "model", tool_parser="qwen")
-
-
-def test_variables_of_templates(tmp_path: Path) -> None:
-    folder = model(tmp_path / "model", template="{{ greeting }}{{ model_identity }}" + CHATML)
-    config = config_of({"name": "template", "greeting": "hello", "model_identity": "x"})
-    assert isinstance(config, DefaultRendererConfig)
-    assert config.variables == {
-        "greeting": "hello",
-        "model_identity": "x",
-    }
-    renderer = create_renderer(folder, config)
-    assert isinstance(renderer, DefaultRenderer)
-    assert renderer.text(HOUSE).startswith("hellox<|im_start|>")
 
 
 # ---- the hub

@@ -13,7 +13,6 @@ from niels_gpt.builds.conversation_encoders import as_encoder
 from niels_gpt.builds.renderer_encoder import RenderingPolicy
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError
-from niels_gpt.renderers.round_trip import round_trips
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.assets import needs_assets
 from tests.conftest import run_cli
@@ -76,16 +75,6 @@ def test_reasoning_that_spells_its_end(name: str) -> None:
     assert (trip.difference.message, trip.difference.field) == (1, "reasoning_content")
     assert trip.difference.written == "I see </think> here"
     assert trip.difference.read == "I see"
-
-
-def test_what_a_format_drops_is_apart() -> None:
-    chat = [user(), assistant("one", reasoning_content="hm"), user(), assistant("two", reasoning_content="so")]
-    trip = family("qwen3").round_trip(chat)
-    assert (trip.proven, trip.by_format, trip.unwritten) == (True, ((1, "reasoning_content", "hm"),), ())
-    trip = family("llama-3").round_trip(chat)
-    assert (trip.proven, [one.field for one in trip.unwritten]) == (True, ["reasoning_content"] * 2)
-    trip = family("qwen3").round_trip([{"role": "developer", "content": "x"}, *chat])
-    assert (trip.proven, dict(trip.changes)) == (True, {"developer_as_system": 1})
 
 
 @needs_assets
@@ -160,20 +149,3 @@ def test_samples_are_proven_with_the_reasoning_that_they_train(samples: str, tmp
     assert manifest["changed"] == {"round_trip_proven": 2}  # no sample lacks a text
     [rejected] = (tmp_path / "e" / "rejected.jsonl").read_text().splitlines()
     assert "message 1: reasoning_content is 'I see </think> here'" in rejected
-
-
-@pytest.mark.parametrize("name", TOKENS)
-def test_what_was_read_of_equal_markup_says_nothing_of_a_text_with_a_mark(name: str) -> None:
-    """A batch reads one of its answers with equal markup; it proves what each conversation proves by itself."""
-    renderer = renderer_of(name, ("on_unwritten", "drop"))
-    texts = ("<think>", "a</think>b", "x <tool_call>\n{", "{", "</tool_call>")
-    said = [
-        one
-        for text in texts
-        for one in (assistant(f"It says {text}."), assistant(text), assistant("so", reasoning_content=f"hm {text} so"))
-    ]
-    plain = [assistant("fine"), assistant("so", reasoning_content="hm"), assistant(" so\n"), assistant("")]
-    chats = [[user(), one] for one in [*plain, *said, *plain]]
-    alone = [renderer.round_trip(chat).difference for chat in chats]
-    batch = renderer.render_many(chats)
-    assert [trip.difference for trip in round_trips([renderer] * len(chats), batch, [None] * len(chats))] == alone

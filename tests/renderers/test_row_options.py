@@ -61,13 +61,6 @@ def test_every_door_takes_them(name: str, kwargs: dict[str, Any]) -> None:
         assert step == build_trajectory_step(set_, CHAT[:1], CHAT[1:])
 
 
-def test_variables_of_a_template() -> None:
-    renderer = made(NAMED)
-    rendered = renderer.render(CHAT, chat_template_kwargs={"persona": "Ann"})
-    assert rendered.token_ids == made(NAMED, persona="Ann").render(CHAT).token_ids
-    assert renderer.render(CHAT).token_ids == made(NAMED).render(CHAT).token_ids
-
-
 @pytest.mark.parametrize(
     ("name", "kwargs", "said"),
     [

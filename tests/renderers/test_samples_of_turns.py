@@ -17,7 +17,6 @@ from niels_gpt.builds.executor import LocalRunner, UnitExecutor
 from niels_gpt.builds.renderer_encoder import Samples
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.episodes.rows import EpisodeReader, spans_of
-from niels_gpt.errors import UsageError
 from niels_gpt.messages import NOTHING_TRAINED, Conversation, normalise
 from niels_gpt.recipes import build_recipe, read_recipe
 from niels_gpt.renderers.base import LossOn, build_training_samples
@@ -214,17 +213,3 @@ files = ["chats.jsonl"]
     refused = run_cli(*common, "--out", "no", "--samples", "perturn", cwd=tmp_path)
     assert refused.returncode == 2
     assert "'perturn' is not one of 'per-conversation', 'per-turn', 'auto'" in refused.stderr
-
-
-def test_what_makes_no_samples_of_turns(tmp_path: Path, tokenizer_dir: Path) -> None:
-    renderer = family("qwen3")
-    with pytest.raises(UsageError, match="did you mean 'per-turn'"):
-        as_encoder(renderer, samples="per_turn")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="pass its renderer"):
-        as_encoder(as_encoder(renderer), samples="auto")
-    chats = tmp_path / "chats.jsonl"
-    chats.write_text(json.dumps({"messages": THINKING[0]}) + "\n")
-    options = ("--tokenizer", tokenizer_dir, "--out", tmp_path / "x", "--samples", "per-turn")
-    refused = run_cli("build", chats, *options)
-    assert refused.returncode == 2
-    assert "Add --renderer ngpt" in refused.stderr

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import TokenizerError
 from niels_gpt.renderers.base import attribute_text_segments
-from niels_gpt.tokenizer import SPECIAL_TOKENS
 from niels_gpt.tokenizer.load import open_encoder
 from tests.tokenizer import tiny
 
@@ -86,21 +84,6 @@ def test_a_token_over_a_seam() -> None:
     assert attribute_text_segments(tokenizer, content_first, overlap_is_content=True) == [(token, True)]
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize("kind", TOKENIZERS)
-def test_whatever_the_tokenizer_does_to_the_text(kind: str, overlap: bool) -> None:
-    """A letter with its accent in two characters, which a normaliser joins; spaces that tokenizers move or add."""
-    encoder = open_encoder(TOKENIZERS[kind])
-    segments = [("e\u0301", True), ("abc", False), (" e\u0301", True), ("x", False)]
-    made = attribute_text_segments(TOKENIZERS[kind], segments, overlap_is_content=overlap)
-    ids, owners = encoder.encode_pieces([text for text, _ in segments], [not held for _, held in segments])
-    assert [token for token, _ in made] == ids.tolist()
-    body = b"".join(encoder.token_bytes([token for token, held in made if held])).decode()
-    assert body.replace(" ", "").replace("\u2581", "") == ("\u00e9" if kind == "NFC" else "e\u0301") * 2
-    for (_, held), owner in zip(made, owners.tolist(), strict=True):
-        assert held == segments[owner][1]
-
-
 @pytest.mark.parametrize("kind", ["byte_level", "unsplit", "NFC", "spaced"])
 def test_controls_outside_of_content_alone(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
@@ -119,20 +102,3 @@ def test_controls_outside_of_content_alone(kind: str) -> None:
         assert end not in [token for token, _ in halves]
         both = attribute_text_segments(tokenizer, [(tiny.END[:5], False), (tiny.END[5:], False)])
         assert both == [(end, False)]
-
-
-def test_half_a_character() -> None:
-    with pytest.raises(TokenizerError, match="surrogate"):
-        attribute_text_segments(TOKENIZERS["byte_level"], [("\ud83d", True)], overlap_is_content=True)
-
-
-def test_the_house_tokenizer(tokenizer: Any) -> None:
-    segments = [(SPECIAL_TOKENS[1], True), ("hello wor", False), ("ld", True)]
-    made = attribute_text_segments(tokenizer, segments)
-    overlapped = attribute_text_segments(tokenizer, segments, overlap_is_content=True)
-    assert [token for token, _ in made] == [token for token, _ in overlapped]
-    assert all(after or not before for (_, before), (_, after) in zip(made, overlapped, strict=True))
-    ends = [len(tokenizer.decode([token for token, _ in made[: i + 1]])) for i in range(len(made))]
-    first, second = len(segments[0][0]), len(segments[0][0]) + len(segments[1][0])
-    for (_, held), start, stop in zip(overlapped, [0, *ends], ends, strict=False):
-        assert held == (start < first or stop > second)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -79,13 +77,13 @@ def check_orders(name: str, orders: int, length: int) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_the_same_facts_in_any_order(name: str) -> None:
-    check_orders(name, 20, 24)
+    check_orders(name, 8, 20)
 
 
 @needs_assets
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_the_same_facts_in_any_order_by_official_templates(name: str) -> None:
-    check_orders(name, 20, 8)
+    check_orders(name, 6, 8)
 
 
 @needs_assets
@@ -93,30 +91,6 @@ def test_the_same_facts_in_any_order_by_official_templates(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(SOURCES))
 def test_the_same_facts_in_any_order_by_every_template(name: str) -> None:
     check_orders(name, 20, 60)
-
-
-def test_what_the_system_text_says_is_not_remembered() -> None:
-    chats = [
-        [
-            {"role": "system", "content": text},
-            {"role": "user", "content": "hello"},
-            {"role": "assistant", "content": "hello world"},
-        ]
-        for text in ("x", "/no_think", "now /no_think")
-    ]
-    alone = [facts(made(QUIET), (chat, None, False)) for chat in chats]
-    assert len({found[2:] for found in alone}) == 3
-    for order in itertools.permutations(range(3)):
-        renderer = made(QUIET)
-        assert [facts(renderer, (chats[at], None, False)) for at in order] == [alone[at] for at in order]
-
-
-def test_the_same_facts_after_pickling() -> None:
-    some = random.Random(4).sample(cases(), 40)
-    used = made(CHATML)
-    expected = [facts(used, case) for case in some]
-    again = pickle.loads(pickle.dumps(used))
-    assert [facts(again, case) for case in reversed(some)] == expected[::-1]
 
 
 def test_the_same_facts_from_four_threads() -> None:
