@@ -127,7 +127,7 @@ class Batch(TensorFields):
         return super().to(device)
 
     def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        """As `TensorFields`, the arrays of images, too."""
+        """As `TensorFields`, and the arrays of images."""
         # They are in a dict, not fields, so `TensorFields` does not find them.
         media = self.media and {name: change(value) for name, value in self.media.items()}
         return replace(super().each(change), media=media)

@@ -118,7 +118,7 @@ class Reading(Generic[B]):
                 self.source.log_epoch(epoch)
 
     def follow(self, batch: B) -> None:
-        """Go on behind a batch that is handed out."""
+        """Go on after a batch that is handed out."""
         self.place = Place(batch.state["epoch"], batch.state["position"])
 
     def move(self, place: Place) -> None:
@@ -134,7 +134,7 @@ class Loader(ABC, Generic[B]):
         for epoch in range(3):
             for batch in loader: ...          # an epoch; after a `break`, the next pass is the rest of it
 
-    Where a method is not told a split, it means train, or the one of `as_dataloader`.
+    Where a method is given no split, it means train, or the one of `as_dataloader`.
 
     Attributes:
         device: where batches are moved.

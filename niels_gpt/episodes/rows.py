@@ -163,7 +163,7 @@ class EpisodeReader:
         """
         ids = self._tokens.rows(spans, pad_id)
         limit = self._vocab_size
-        # The padding is checked with the rest: its id must be in the vocabulary, too.
+        # The padding is checked with the rest: also its id must be in the vocabulary.
         if limit is not None and ids.max() >= limit:
             row, column = (int(found[0]) for found in np.nonzero(ids >= limit))
             where = self._describe(spans, row, column)
@@ -212,7 +212,7 @@ class EpisodeReader:
         else:
             weights = self._masks.rows(spans, 0)
         self._check_weights(weights, spans)
-        # After the checks: a damaged value there must be found, too.
+        # After the checks: a damaged value there must also be found.
         weights.reshape(-1)[texts] = 0
         return weights
 

@@ -243,7 +243,7 @@ _logger = logging.getLogger("niels_gpt")
 
 
 class _StderrHandler(logging.Handler):
-    """Prints messages to the current `sys.stderr`, unless the root logger has a handler by then."""
+    """Prints messages to the current `sys.stderr`, unless the root logger has a handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:

@@ -174,8 +174,8 @@ class EpisodeWriter:
 def _check_count(what: str, found: int | None, wanted: int | None) -> None:
     """Raise `UsageError` unless there are as many as wanted; `None`: none were passed, or the writer has no file."""
     if found != wanted:
-        told = "none, because the writer was opened without them" if wanted is None else f"{wanted:,}, one for each"
-        raise UsageError(f"{'no' if found is None else found} {what}; expected {told}")
+        expected = "none, because the writer was opened without them" if wanted is None else f"{wanted:,}, one for each"
+        raise UsageError(f"{'no' if found is None else found} {what}; expected {expected}")
 
 
 def _checked_segments(segments: Integers, dtype: str) -> Integers:

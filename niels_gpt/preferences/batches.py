@@ -173,16 +173,7 @@ class PreferenceSource(Source[PreferenceBatch]):
             length=np.minimum(length, width),
             cut=length > width,
         )
-        if self.multiple is not None:
-            # The longest row rounded up, but at most the width: 13 in multiples of 8 is 16. Of a batch of missing
-            # groups the longest has 0 tokens, and a row needs one.
-            width = min(width, -(-int(spans.used.max(initial=1)) // self.multiple) * self.multiple)
-        values = {
-            "input_ids": self._reader.ids(spans, self.pad_id),
-            "completion_mask": self._reader.weights(spans, self._reader.texts(spans)),
-            "attention_mask": spans.token_mask,  # by position, not by value: a token may have the id of padding
-        }
-        arrays = {name: array[:, :width].astype(np.int64, order="C") for name, array in values.items()}
+        arrays = self._values(spans)
         arrays |= {
             "group": group,
             "number": number,
@@ -201,6 +192,20 @@ class PreferenceSource(Source[PreferenceBatch]):
             num_trained_tokens=int(arrays["completion_mask"].sum()),
             state=state,
         )
+
+    def _values(self, spans: RowSpans) -> dict[str, npt.NDArray[Any]]:
+        """Ids and masks of shape (R, T), not shifted."""
+        width = self._width
+        if self.multiple is not None:
+            # The longest row rounded up, but at most the width: 13 in multiples of 8 is 16. Of a batch of missing
+            # groups the longest has 0 tokens, and a row needs one.
+            width = min(width, -(-int(spans.used.max(initial=1)) // self.multiple) * self.multiple)
+        values = {
+            "input_ids": self._reader.ids(spans, self.pad_id),
+            "completion_mask": self._reader.weights(spans, self._reader.texts(spans)),
+            "attention_mask": spans.token_mask,  # by position, not by value: a token may have the id of padding
+        }
+        return {name: array[:, :width].astype(np.int64, order="C") for name, array in values.items()}
 
     def log_epoch(self, epoch: int) -> None:
         """See `Source`."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,21 +64,6 @@ def test_a_record_that_ends_past_the_tokens(tmp_path: Path, start: int, length: 
     assert message.startswith(
         f"{folder / 'episodes.idx'}: record 2: start {start:,} and length {length:,} end past the 7 tokens of "
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "extra", "said"),
-    [
-        ("episodes.idx", 8, "40 bytes are 2 records of 16 bytes and 8 bytes more"),
-        ("tokens.bin", 1, "25 bytes is not a multiple of 4 bytes per token"),
-        ("segment_ids.bin", 1, "13 bytes for 6 tokens; expected 12 (uint16), 24 (uint32), 6 (uint8)"),
-    ],
-)
-def test_odd_file_sizes(tmp_path: Path, name: str, extra: int, said: str) -> None:
-    write_split(tmp_path / "train", numbered([3, 3]), segments=[[0] * 3] * 2)
-    path = tmp_path / "train" / name
-    path.write_bytes(path.read_bytes() + b"\0" * extra)
-    assert refused_at_opening(CacheError, tmp_path).startswith(f"{path}: {said}")
 
 
 # ---- tokens and weights
@@ -147,7 +132,7 @@ def test_a_mask_value_that_is_no_weight(tmp_path: Path, packing: bool, dtype: st
 
 
 @pytest.mark.parametrize("policy", ["head", "tail", "drop_partial_turn"])
-def test_a_bad_weight_of_a_cut_episode_is_named_by_its_place_in_the_episode(tmp_path: Path, policy: str) -> None:
+def test_a_bad_weight_of_a_cut_episode_is_named(tmp_path: Path, policy: str) -> None:
     """Of 9 tokens 5 are shown; token 4 is the one that both ends have."""
     write_split(tmp_path / "train", numbered([3, 9]), [[1] * 3, [0, 0, 0, 0, 7, 0, 0, 0, 0]])
     message = refusal(CacheError, tmp_path, keywords={"too_long": policy})
@@ -219,31 +204,6 @@ def test_no_dataset_dir(tmp_path: Path) -> None:
         GPTEpisodeDataLoader(config(), None, [tmp_path, tmp_path])
 
 
-def test_an_empty_directory_and_a_token_stream(tmp_path: Path) -> None:
-    """The message says what would be an episodes dataset."""
-    assert "expected train/tokens.bin and train/episodes.idx" in refused_at_opening(CacheError, tmp_path)
-    write_split(tmp_path / "train", numbered([3, 3]))
-    (tmp_path / "train" / "episodes.idx").unlink()
-    message = refused_at_opening(CacheError, tmp_path)
-    assert message.startswith(f"{tmp_path}: no episodes: expected train/tokens.bin and train/episodes.idx")
-
-
-@pytest.mark.parametrize("name", ["tokens.bin", "episodes.idx"])
-@pytest.mark.parametrize("where", ["val", "train/shard_00001"])
-def test_half_a_pair(tmp_path: Path, name: str, where: str) -> None:
-    write_split(tmp_path / "train", numbered([3, 3, 3]), shards=2)
-    write_split(tmp_path / "val", numbered([3]))
-    (tmp_path / where / name).unlink()
-    assert refused_at_opening(CacheError, tmp_path).startswith(f"{tmp_path / where / name}: no such file")
-
-
-def test_both_forms_side_by_side(tmp_path: Path) -> None:
-    write_split(tmp_path / "train", numbered([3, 3]), shards=2)
-    write_split(tmp_path / "train", numbered([3, 3]))
-    message = refused_at_opening(CacheError, tmp_path)
-    assert message.startswith(f"{tmp_path / 'train'}: holds tokens.bin and shard_00000 side by side")
-
-
 def test_no_val_is_no_mistake_until_it_is_asked_for(tmp_path: Path) -> None:
     write_split(tmp_path / "train", numbered([3, 3]))
     opened = loader(tmp_path)
@@ -253,83 +213,94 @@ def test_no_val_is_no_mistake_until_it_is_asked_for(tmp_path: Path) -> None:
     assert one_line(caught.value).startswith(f"{tmp_path / 'val'}: no tokens.bin with an episodes.idx")
 
 
-# ---- episodes.json
+# ---- files and manifest
 
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """A whole dataset with a manifest."""
-    write_split(tmp_path / "train", numbered([3, 3, 4]), [[1, 1, 1], [1, 1, 1], [1] * 4], gap=1)
-    write_split(tmp_path / "val", numbered([3]), [[1, 1, 1]])
-    write_manifest(tmp_path, mask_dtype="uint8")
-    return tmp_path
+    """A dataset with a manifest; train has two shards."""
+    folder = tmp_path / "d"
+    write_split(folder / "train", numbered([3, 4]), [[1] * 3, [1] * 4], segments=[[0] * 3, [0] * 4], shards=2)
+    write_split(folder / "val", numbered([3]), [[1, 1, 1]])
+    write_manifest(folder, mask_dtype="uint8")
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "not valid JSON"),
-        ('{"kind": "episodes"', "not valid JSON"),
-        ("\udcff", "not valid JSON"),
-        ("[]", "holds list; expected a JSON object"),
-        ("{}", "lacks files, splits, format_version, kind, token_dtype, mask_dtype, vocab_size"),
-    ],
-)
-def test_a_damaged_manifest(dataset: Path, text: str, said: str) -> None:
-    path = dataset / "episodes.json"
-    path.write_bytes(text.encode(errors="surrogateescape"))
+def grown(name: str, n: int) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes() + b"\0" * n)
+
+
+def gone(*names: str) -> Callable[[Path], object]:
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def manifest(text: str = "", **changes: Any) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        if changes:
+            write_manifest(folder, **{"mask_dtype": "uint8"} | changes)
+        else:
+            (folder / "episodes.json").write_bytes(text.encode(errors="surrogateescape"))
+
+    return change
+
+
+def unlisted(folder: Path) -> None:
+    shutil.copytree(folder / "val", folder / "val" / "shard_00000")
+
+
+def both_forms(folder: Path) -> None:
+    (folder / "episodes.json").unlink()
+    write_split(folder / "train", numbered([3, 3]))
+
+
+INDEX, TOKENS = "train/shard_00000/episodes.idx", "train/shard_00000/tokens.bin"
+SEGMENTS, MASK, JSON = "train/shard_00000/segment_ids.bin", "train/shard_00000/mask.bin", "episodes.json"
+# What happens to the dataset, the file that the message begins with, and what it says of it.
+DAMAGED: list[tuple[Callable[[Path], object], str, str]] = [
+    (lambda folder: (gone(JSON)(folder), grown(INDEX, 8)(folder)), INDEX, "24 bytes are 1 records of 16 bytes and 8 b"),
+    (
+        lambda folder: (gone(JSON)(folder), grown(TOKENS, 1)(folder)),
+        TOKENS,
+        "13 bytes is not a multiple of 4 bytes",
+    ),
+    (lambda folder: (gone(JSON)(folder), grown(SEGMENTS, 1)(folder)), SEGMENTS, "7 bytes for 3 tokens; expected 6 (ui"),
+    *((gone(JSON, name), name, "no such file") for name in ("val/tokens.bin", "val/episodes.idx", TOKENS, INDEX)),
+    (both_forms, "train", "holds tokens.bin and shard_00000 side by side"),
+    (grown(MASK, 5), MASK, "8 bytes, but episodes.json records 3"),
+    (gone(INDEX), INDEX, "missing although episodes.json lists it"),
+    (unlisted, "val/shard_00000", "not listed in episodes.json"),
+    (manifest("\udcff"), JSON, "not valid JSON"),
+    (manifest('{"kind": "episodes"'), JSON, "not valid JSON"),
+    (manifest("[]"), JSON, "holds list; expected a JSON object"),
+    (manifest("{}"), JSON, "lacks files, splits, format_version, kind, token_dtype, mask_dtype, vocab_size"),
+    (manifest(kind="sft"), JSON, "'sft' of version 1; this version of niels_gpt reads 'episodes' and 'preferences' of"),
+    (manifest(format_version=3), JSON, "'episodes' of version 3"),
+    (manifest(token_dtype="uint16"), JSON, "token_dtype is 'uint16'; expected 'uint32'"),
+    (manifest(mask_dtype="float16"), JSON, "mask_dtype is 'float16'; expected 'uint8' or 'float32'"),
+    (manifest(files=[]), JSON, "files is []; expected an object"),
+    (manifest(splits=None), JSON, "splits is None; expected an object"),
+    (manifest(files={"train/tokens.bin": 5}), JSON, "files.train/tokens.bin is 5; expected an object"),
+    (manifest(vocab_size=0), JSON, "vocab_size is 0; expected"),
+    (manifest(tokenizer_sha256=7), JSON, "tokenizer_sha256 is 7; expected"),
+]
+
+
+@pytest.mark.parametrize(("damage", "name", "expected"), DAMAGED)
+def test_a_damaged_dataset_is_refused_and_the_file_named(
+    dataset: Path, damage: Callable[[Path], object], name: str, expected: str
+) -> None:
+    damage(dataset)
     message = refused_at_opening(CacheError, dataset)
-    assert message.startswith(f"{path}: ")
-    assert said in message
+    assert message.startswith(str(dataset / name))
+    assert expected in message
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"kind": "sft"},
-            "'sft' of version 1; this version of niels_gpt reads 'episodes' and 'preferences' of",
-        ),
-        ({"format_version": 3}, "'episodes' of version 3"),
-        ({"token_dtype": "uint16"}, "token_dtype is 'uint16'; expected 'uint32'"),
-        ({"mask_dtype": "float16"}, "mask_dtype is 'float16'; expected 'uint8' or 'float32'"),
-        ({"files": []}, "files is []; expected an object"),
-        ({"splits": None}, "splits is None; expected an object"),
-        ({"files": {"train/tokens.bin": 5}}, "files.train/tokens.bin is 5; expected an object"),
-        ({"vocab_size": "many"}, "vocab_size is 'many'; expected"),
-        ({"vocab_size": 0}, "vocab_size is 0; expected"),
-        ({"tokenizer_sha256": 7}, "tokenizer_sha256 is 7; expected"),
-    ],
-)
-def test_a_foreign_manifest(dataset: Path, changes: dict[str, Any], said: str) -> None:
-    path = write_manifest(dataset, **{"mask_dtype": "uint8"} | changes)
-    message = refused_at_opening(CacheError, dataset)
-    assert message.startswith(f"{path}: ")
-    assert said in message
-
-
-@pytest.mark.parametrize("name", ["train/tokens.bin", "train/mask.bin", "train/episodes.idx", "val/episodes.idx"])
-def test_a_file_that_is_not_what_the_manifest_says(dataset: Path, name: str) -> None:
-    """Of another size, missing, or not listed."""
-    path = dataset / name
-    whole = path.read_bytes()
-    path.write_bytes(whole + b"\0" * 16)
-    message = refused_at_opening(CacheError, dataset)
-    assert message.startswith(f"{path}: {len(whole) + 16:,} bytes, but episodes.json records {len(whole):,}")
-    path.write_bytes(whole[:-1])
-    assert "too short" in refused_at_opening(CacheError, dataset)
-    path.unlink()
-    assert refused_at_opening(CacheError, dataset).startswith(f"{path}: missing although episodes.json lists it")
-    path.write_bytes(whole)
-    manifest = json.loads((dataset / "episodes.json").read_text())
-    del manifest["files"][name]
-    (dataset / "episodes.json").write_text(json.dumps(manifest))
-    assert refused_at_opening(CacheError, dataset).startswith(f"{path}: not listed in episodes.json")
-
-
-def test_a_foreign_shard_beside_a_manifest(dataset: Path) -> None:
-    shutil.copytree(dataset / "val", dataset / "val" / "shard_00000")
-    assert "not listed in episodes.json" in refused_at_opening(CacheError, dataset)
+def test_no_episodes_at_all(tmp_path: Path) -> None:
+    """The message says what would be an episodes dataset; a token stream is none."""
+    for _ in range(2):
+        message = refused_at_opening(CacheError, tmp_path)
+        assert message.startswith(f"{tmp_path}: no episodes: expected train/tokens.bin and train/episodes.idx")
+        (write_split(tmp_path / "train", numbered([3, 3])) / "episodes.idx").unlink()
 
 
 def test_each_directory_of_a_list_must_hold_episodes(tmp_path: Path) -> None:

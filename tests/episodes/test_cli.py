@@ -120,9 +120,7 @@ def test_mistakes_are_one_line(tmp_path: Path, tokenizer_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("building", [False, True])
-def test_looking_at_a_dataset_does_not_load_torch_nor_does_building_one(
-    dataset: Path, tokenizer_dir: Path, tmp_path: Path, building: bool
-) -> None:
+def test_neither_info_nor_build_loads_torch(dataset: Path, tokenizer_dir: Path, tmp_path: Path, building: bool) -> None:
     build = ["build", str(chats_file()), "--tokenizer", str(tokenizer_dir), "--out", str(tmp_path / "out")]
     program = (
         "import sys; from niels_gpt.cli.main import app\n"

@@ -315,7 +315,7 @@ def test_the_lines_are_seen_where_nobody_set_up_logging(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("episodes", "told"), [(5, True), (4, False)])
 @pytest.mark.parametrize("use_loss_mask", [None, False])
-def test_padding_rows_without_masks_are_targets_and_the_log_says_so(
+def test_the_log_warns_of_padding_rows_without_masks(
     tmp_path: Path, episodes: int, told: bool, use_loss_mask: bool | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_split(tmp_path / "train", numbered([5] * episodes))

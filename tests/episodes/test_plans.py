@@ -88,7 +88,7 @@ def test_groups_have_rows_of_their_own(tmp_path: Path, groups: dict[str, IndexSe
         assert sorted(items.tolist()) == np.concatenate(list(in_chunks(members))).tolist()
 
 
-def test_a_plan_is_made_once_for_each_data_width_filter_and_groups(tmp_path: Path) -> None:
+def test_a_plan_is_made_once_for_the_same_input(tmp_path: Path) -> None:
     split_of(tmp_path / "d"), split_of(tmp_path / "e", LENGTHS[::-1])
     cases: list[tuple[str, int, int, Any]] = [
         ("d", WIDTH, 1, None),

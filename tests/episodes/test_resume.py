@@ -230,32 +230,6 @@ def test_a_state_survives_files(datasets: tuple[Path, Path]) -> None:
     assert len(json.dumps(state)) < 300  # a position, not a buffer
 
 
-@pytest.mark.parametrize(("first", "then"), [((2, 1), (5, 1)), ((6, 1), (1, 1)), ((3, 2), (3, 1)), ((2, 1), (2, 3))])
-@pytest.mark.parametrize("packing", [False, True])
-def test_another_batch_size_or_number_of_ranks_goes_on_at_the_same_row(
-    datasets: tuple[Path, Path], packing: bool, first: tuple[int, int], then: tuple[int, int]
-) -> None:
-    """One order of rows; how it is cut into batches may change in the middle of an epoch."""
-
-    def read(size: int, ranks: int, state: State | None, steps: int) -> tuple[list[int], State]:
-        found: list[list[int]] = [[] for _ in range(steps)]
-        for rank in range(ranks):
-            loader = open_loader(
-                datasets[0], batch_size=size, epoch_drop_last=False, packing=packing, rank=rank, world_size=ranks
-            )
-            if state is not None:
-                loader.load_state_dict(state)
-            for step in range(steps):
-                found[step] += loader.next_batch().episodes.tolist()
-        return [number for step in found for number in step], loader.state_dict()
-
-    whole, _ = read(1, 1, None, 60)
-    start, state = read(*first, None, 1)
-    rest, _ = read(*then, state, 2)
-    assert start + rest == whole[: len(start + rest)]
-    assert rest
-
-
 @pytest.mark.parametrize(
     "other",
     [

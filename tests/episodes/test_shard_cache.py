@@ -90,7 +90,7 @@ def test_a_cache_of_two_windows_downloads_each_shard_once(store: FileServer, tmp
 
 
 @pytest.mark.parametrize(("room", "expected"), [(8, 3), (6, 2), (4 * SHARDS, SHARDS)])
-def test_windows_after_the_next_one_are_fetched_into_a_quarter_of_the_cache(
+def test_fetching_ahead_takes_a_quarter_of_the_cache(
     store: FileServer, tmp_path: Path, room: int, expected: int
 ) -> None:
     """A cache of 8 shards: the one that is read, and two after it, a quarter; of 6: the next one in any case."""

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.episodes import GPTDataLoader, GPTEpisodeDataLoader, make_data_loader
 from niels_gpt.errors import CacheError, Mismatch, UsageError
-from tests.conftest import FakeTokenizer
 from tests.episodes.made import write_split
 
 B, T = 4, 6
@@ -38,20 +36,6 @@ def counting(folder: Path, n: int, *, first: int = 0, mask: str | None = None) -
 # ---- batches
 
 
-def test_windows_of_one_file(tmp_path: Path) -> None:
-    dataset = counting(tmp_path / "train", 100, first=70_000)
-    loader = GPTDataLoader(settings(), dataset_dir=dataset, use_loss_mask=False)
-    seen = set()
-    for _ in range(300):
-        x, y = loader.get_batch()
-        assert x.shape == y.shape == (B, T)
-        assert x.dtype == y.dtype == torch.int64
-        assert x.equal(x[:, :1] + torch.arange(T))  # one run of the file, and y is one further
-        assert y.equal(x + 1)
-        seen.update(x[:, 0].tolist())
-    assert seen == set(range(70_000, 70_094))  # every window that fits, and no other
-
-
 def test_shards_are_drawn_by_their_windows_and_not_crossed(tmp_path: Path) -> None:
     for number, (first, n) in enumerate(((0, 10), (1000, 3), (2000, 28))):  # 4, 0 and 22 windows
         counting(tmp_path / "train" / f"shard_{number:05d}", n, first=first, mask="u1")
@@ -66,26 +50,6 @@ def test_shards_are_drawn_by_their_windows_and_not_crossed(tmp_path: Path) -> No
     assert set(np.flatnonzero(counts)) == {*range(4), *range(2000, 2022)}
     share = counts[:4].sum() / len(firsts)
     assert abs(share - 4 / 26) < 0.02  # four standard deviations
-
-
-def test_a_pretrain_cache_with_the_dtype_of_its_meta(tmp_path: Path, fake: FakeTokenizer) -> None:
-    texts = [f"w{n} " * 9 for n in range(40)]
-    build_pretrain_cache(
-        texts,
-        str(tmp_path / "cache"),
-        tokenizer=fake,
-        max_train_tokens=10_000,
-        max_val_tokens=1_000,
-        shard_bytes=400,
-        seed=1,
-        shuffle_buffer=None,
-        token_dtype="uint32",
-    )
-    loader = GPTDataLoader(settings(use_loss_mask=None), dataset_dir=tmp_path / "cache")
-    for split in ("train", "val"):
-        x, y = loader.get_batch(split)
-        assert x[:, 1:].equal(y[:, :-1])
-        assert 4 <= int(x.min()) <= int(x.max()) < 100
 
 
 # ---- order
@@ -175,14 +139,6 @@ def test_an_unknown_mode_is_refused_everywhere(tmp_path: Path, mode: Any) -> Non
             make(settings(dataset_mode=mode), None, tmp_path)
     with pytest.raises(UsageError, match="dataset_mode is"):
         make_data_loader(settings(), None, tmp_path, dataset_mode=mode)
-
-
-def test_the_tags_of_episodes_are_checked_and_without_effect(tmp_path: Path) -> None:
-    dataset = counting(tmp_path / "train", 50)
-    tags = {"pad_token_id": 0, "episode_min_tokens": 2, "epoch_shuffle": False, "epoch_drop_last": True}
-    assert isinstance(make_data_loader(settings(), None, dataset, epoch_seed=3, **tags), GPTDataLoader)
-    with pytest.raises(UsageError, match="pad_token_id is -1"):
-        make_data_loader(settings(), None, dataset, pad_token_id=-1)
 
 
 def test_episodes_read_as_a_stream_are_pointed_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -154,7 +154,7 @@ def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseExc
     assert_all_equal([loader.next_batch()], in_order(dataset, good + 1)[good:])
 
 
-def test_a_batch_for_which_the_device_has_no_room_is_not_lost(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_the_device_refuses_is_not_lost(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who frees some memory and asks again gets it, from the loader, or from where it then stands."""
     first, second = list(itertools.islice(open_loader(dataset).batches(), 2))
     loader, to, fails = open_loader(dataset), Batch.to, [False, True, False, True]

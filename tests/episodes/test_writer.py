@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import EpisodeWriter, GPTEpisodeDataLoader, build_episodes
-from niels_gpt.errors import DataError, MessageError, Mismatch, OutputExists, UsageError
+from niels_gpt.errors import DataError, Mismatch, OutputExists, TokenizerError, UsageError
 from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT, serialize_chat_to_ids, sft_loss_mask_for_ids
-from niels_gpt.messages import Conversation, Message
+from niels_gpt.messages import Conversation
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.store.kinds import is_episode_indexed_dataset, open_manifest
@@ -145,15 +143,6 @@ def test_any_portions_and_shards_hold_the_same_episodes(
     }
 
 
-def test_same_inputs_same_bytes(tmp_path: Path, tokenizer: SentencePieceTokenizer) -> None:
-    for name, threads in (("a", 1), ("b", 2)):
-        encoder = SentinelEncoder(tokenizer, num_threads=threads)
-        build_episodes(chat_files([chats_file()]), tmp_path / name, encoder=encoder, metadata=True)
-    for path in sorted((tmp_path / "a").rglob("*")):
-        if path.is_file():
-            assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes(), path
-
-
 # ---- masks
 
 
@@ -198,48 +187,16 @@ def test_a_row_that_says_that_nothing_counts_is_dropped_and_counted(
     assert made[0] == made[1]
 
 
+def test_ids_beyond_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"returned id \d+; expected 0 to 4"):
+        build_episodes([CHAT], tmp_path / "out", encoder=FakeTokenizer(vocab_size=5))
+
+
 def test_without_mask(tmp_path: Path, fake: FakeTokenizer) -> None:
     build_episodes([CHAT], tmp_path / "out", encoder=fake, val_frac=0, mask_dtype=None)
     assert not (tmp_path / "out" / "train" / "mask.bin").exists()
     loader = GPTEpisodeDataLoader(TrainingConfig(batch_size=1, block_size=8), fake, tmp_path / "out")
     assert len(loader.get_batch()) == 2
-
-
-# ---- renderers
-
-
-@dataclass(frozen=True)
-class Tokens:
-    token_ids: list[int]
-    message_indices: list[int]
-    sampled_mask: list[bool]
-    is_content: list[bool]
-
-
-class ByteChatML:
-    """A whole renderer: bytes as ids, control ids above a vocabulary of 65 536, the assistant's stop sampled."""
-
-    START, END = 200_001, 200_002
-
-    def render(self, messages: list[Message], *, tools: Any = None) -> Tokens:
-        ids, owner, sampled = [], [], []
-        for index, message in enumerate(messages):
-            if message["role"] == "tool":
-                raise MessageError("unknown_role", f"message {index}: role is 'tool'; this renderer knows no tools")
-            body = str(message["content"]).encode()
-            turn = [self.START, *message["role"].encode(), 10, *body, self.END, 10]
-            first = 2 + len(message["role"])
-            ids += turn
-            owner += [index] * len(turn)
-            own = message["role"] == "assistant"
-            sampled += [own and first <= place <= first + len(body) for place in range(len(turn))]
-        # A last token of no message, which must not count.
-        return Tokens([*ids, 0], [*owner, -1], [*sampled, True], [*sampled, True])
-
-
-def test_ids_beyond_the_renderers_vocabulary_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="returned id 20000"):
-        build_episodes([CHAT], tmp_path / "out", encoder=RendererEncoder(ByteChatML(), vocab_size=300))
 
 
 # ---- metadata
@@ -264,7 +221,7 @@ def test_metadata_is_a_row_per_episode(tmp_path: Path, fake: FakeTokenizer) -> N
 # ---- whole or absent
 
 
-def test_a_build_of_the_same_is_not_repeated_and_of_another_is_refused(tmp_path: Path, fake: FakeTokenizer) -> None:
+def test_the_same_build_is_not_repeated_another_is_refused(tmp_path: Path, fake: FakeTokenizer) -> None:
     def build(**more: Any) -> None:
         rows: Iterator[Any] = iter([CHAT] * 20)
         build_episodes(rows, tmp_path / "out", encoder=fake, **{"source_config": {"file": "x"}, **more})

@@ -238,7 +238,7 @@ def order_of(split: IndexedSplit, plan: StoredPlan | None, sampling: Sampling, g
     # Rows are what is drawn: episodes, or packed rows of several.
     n = len(split) if plan is None else plan.rows
     if sampling.shuffle_shards is not None:
-        # Shards were packed separately too.
+        # Shards, like groups, were packed separately.
         ends = [span.stop for span in split.positions_of_shards()] if plan is None else plan.begins[1:].tolist()
         return shards_in_windows([0, *ends], sampling.shuffle_shards, sampling.seed, shuffle=sampling.shuffle)
     if groups is not None:
