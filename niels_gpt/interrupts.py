@@ -64,7 +64,7 @@ def interruptible(command: Callable[[], Any], *, last: bool = False) -> None:
     A command that handles an interrupt itself and returns, as the explorer does, has succeeded.
 
     Args:
-        last: the process ends after this command, so an interrupt during Python's shutdown is handled too.
+        last: the process ends after this command, so an interrupt is also handled during Python's shutdown.
     """
     interrupts = _Interrupts()
     with _handled(interrupts, last):
@@ -93,7 +93,7 @@ def _handled(interrupts: _Interrupts, last: bool) -> Iterator[None]:
         signal.signal(number, interrupts.handle)
         if last:
             # Python restores the default action of handled signals before it frees the modules, but leaves ignored
-            # ones ignored. The work is done by then, so an interrupt must not change the exit code. Registered first,
+            # ones ignored. Then the work is done, so an interrupt must not change the exit code. Registered first,
             # runs last.
             atexit.register(signal.signal, number, signal.SIG_IGN)
     try:
@@ -118,7 +118,7 @@ def sigint_blocked() -> Iterator[None]:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # The mask holds for this thread and for the process that is started. Another thread of this process, such as one of
     # a tokenizer, may still receive the signal, and Python would run the handler here: in the middle of a start, whose
-    # process would find half of its orders. So the handler waits, too.
+    # process would find half of its orders. So the handler also waits.
     # The other signals are not blocked, as the processes must die of them, so only their handlers wait.
     waiting: list[int] = []
     handlers = {number: signal.getsignal(number) for number in _UNCHANGED}

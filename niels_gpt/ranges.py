@@ -48,7 +48,7 @@ class Range:
         if isinstance(value, bool):  # `True` is an int in Python
             is_number = False
         elif is_whole:
-            is_number = hasattr(value, "__index__")  # integers of numpy and torch, too
+            is_number = hasattr(value, "__index__")  # also integers of numpy and torch
         else:
             is_number = isinstance(value, int | float) and value == value  # not nan, which is in no order with others
         if not is_number:

@@ -182,7 +182,7 @@ def test_verify_names_a_file_with_a_flipped_byte(niels: Niels, name: str) -> Non
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(("chats", 90), "examples 0 to 89"), (("notes", 999), "fewer than 1,000 windows of 64 tokens")],
+    [(("chats", 90), "examples 0 to 89"), (("notes", 999), "train has windows 0 to 46; no 999")],
     ids=str,
 )
 def test_show_refuses_what_is_not_there(niels: Niels, arguments: tuple[object, ...], said: str) -> None:

@@ -10,8 +10,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ import pytest
 pytest.importorskip("datasets", reason="the extra 'hub' is not installed")
 import pyarrow.parquet as pq
 
-from niels_gpt.cache.build_all import NAMES, Settings, build_all
-from niels_gpt.errors import CacheError, Mismatch
+from niels_gpt.cache.build_all import NAMES
+from niels_gpt.errors import CacheError
 from niels_gpt.messages import Conversation
 from niels_gpt.renderers import create_renderer
 from niels_gpt.samples import notes_dir
@@ -159,15 +157,6 @@ def test_the_layout_is_document_001_s(whole: Builder) -> None:
         open_meta(whole.cache / "pretrain/gutenberg")
 
 
-def test_the_report_tells_what_was_built_from_what(whole: Builder) -> None:
-    report = whole.report()
-    assert [source["status"] for source in report.values()] == ["built"] * 3 + ["stub"] + ["built"] * (len(PLACES) - 3)
-    fineweb = report["fineweb_edu"]["counts"]["source"]
-    assert fineweb["revision"] == Repository(FILES[FINEWEB]).shas[-1]
-    assert fineweb["shuffle"] == {"seed": 42, "buffer_size": 10_000, "datasets": version("datasets")}
-    assert report["oasst1"]["counts"]["dropped"]["other_language"] > 0
-
-
 def test_every_document_and_conversation_is_there_once(whole: Builder, tokenizer: SentencePieceTokenizer) -> None:
     def encoded(texts: list[str]) -> list[list[int]]:
         return sorted([*tokenizer.encode(text), 4] for text in texts)
@@ -274,13 +263,6 @@ def test_missing_data_sets_and_a_hub_that_is_down_are_named(builder: Builder, hu
     assert not (builder.cache / "sft/oasst1").exists()
 
 
-def test_gutenberg_can_be_built_over_its_stub(builder: Builder, hub: Hub) -> None:
-    assert builder.run(hub, "--only", "gutenberg")[0] == 0
-    assert builder.report()["gutenberg"]["status"] == "stub"
-    assert builder.run(hub, "--only", "gutenberg", "--with-gutenberg")[0] == 0
-    assert open_meta(builder.cache / "pretrain/gutenberg")["splits"]["train"]["documents"] > 0
-
-
 USAGE = {
     "--only oast1": "no source 'oast1'; known: fineweb_edu, roam",
     "--dataset wikitext": "expected NAME=REPO",
@@ -321,35 +303,6 @@ def test_a_replaced_model_is_not_built_with(builder: Builder, hub: Hub, other_mo
     assert builder.run(hub, "--only", "dolly15k")[0] == 0
 
 
-def _set(folder: Path, **fields: Any) -> None:
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-
-
-@pytest.mark.parametrize("fields", [{"eos_token": "<|endoftext|>"}, {"chat_template": CHATML}])
-def test_another_eos_or_template_beside_the_same_vocabulary_is_not_built_with(
-    tmp_path: Path, fields: dict[str, str]
-) -> None:
-    """tokenizer_config.json decides the separator of documents and how conversations are rendered."""
-    folder = shutil.copytree(folder_of("qwen3"), tmp_path / "model")
-    settings = Settings(cache_dir=tmp_path / "cache", tokenizer=folder, roam_dir=notes_dir(), only=("roam",))
-    copy = settings.cache_dir / "tokenizer"
-    assert [outcome.status for outcome in build_all(settings)] == ["built"]
-    kept = (copy / "tokenizer_config.json").read_bytes()
-    _set(folder, **fields)
-    for wrong in (settings, replace(settings, only=("gutenberg",), overwrite=True)):
-        with pytest.raises(Mismatch, match=f"{copy}: holds another tokenizer"):
-            build_all(wrong)  # the tokenizer that is named was replaced
-    _set(copy, **fields)
-    for named in (copy, folder_of("qwen3")):
-        with pytest.raises(Mismatch, match=f"{copy}: holds another tokenizer"):
-            build_all(replace(settings, tokenizer=named))  # the copy was replaced
-    (copy / "tokenizer_config.json").write_bytes(kept)
-    assert [outcome.status for outcome in build_all(replace(settings, tokenizer=copy))] == ["already built"]
-    assert [outcome.status for outcome in build_all(replace(settings, overwrite=True))] == ["built"]
-    assert [outcome.status for outcome in build_all(settings)] == ["already built"]
-
-
 def test_overwriting_some_caches_with_another_tokenizer_is_refused(
     builder: Builder, hub: Hub, other_model: Path
 ) -> None:
@@ -362,19 +315,6 @@ def test_overwriting_some_caches_with_another_tokenizer_is_refused(
     assert builder.run(hub, "--only", "roam", "--overwrite", "--tokenizer", other_model)[0] == 0
     meta = open_meta(builder.cache / "pretrain/roam")
     assert meta["tokenizer_sha256"] == hashlib.sha256(other_model.read_bytes()).hexdigest()
-
-
-def test_two_runs_at_once(builder: Builder, hub: Hub) -> None:
-    """Both begin in an empty directory, so both also want to copy the tokenizer. The report is that of the last one."""
-    names = ("roam", "dolly15k", "oasst1", "gutenberg")
-    running = [builder.start(hub, "--only", name) for name in names]
-    for process in running:
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-    assert all(list(verify_dataset(builder.cache / place)) == [] for place in ("pretrain/roam", "sft/dolly15k"))
-    assert len(builder.report()) == 1
-    assert builder.run(hub, "--only", "roam", "--only", "dolly15k")[0] == 0
-    assert {source["status"] for source in builder.report().values()} == {"already built"}
 
 
 def test_without_the_usual_folder_of_notes_the_other_corpora_are_built(

@@ -1,10 +1,11 @@
-"""Ctrl-C and SIGTERM at many moments of real commands, while Python imports too: one line, exit code 130 or 143, and
-nothing half-written."""
+"""Ctrl-C and SIGTERM while a command imports or its workers run: one line, exit code 130 or 143, nothing half-written.
+
+Interrupts at chosen steps of all commands are in `test_killed_commands.py`.
+"""
 
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -26,27 +27,6 @@ LINE = "interrupted; nothing half-written remains\n"
 TERMINATED = "terminated; nothing half-written remains\n"
 ENDS = {signal.SIGINT: (130, LINE), signal.SIGTERM: (143, TERMINATED), signal.SIGHUP: (129, TERMINATED)}
 
-AT_A_STEP = """
-import atexit, os, signal, sys
-from niels_gpt.cli.entry import main
-
-point, steps, log, number = int(sys.argv.pop(1)), 0, sys.argv.pop(1), int(sys.argv.pop(1))
-
-def hook(event, given):
-    global steps
-    if event in ("import", "open", "os.rename", "os.mkdir", "subprocess.Popen", "socket.bind"):
-        steps += 1
-        if steps == point:
-            os.kill(os.getpid(), number)
-
-def count():
-    with open(log, "w") as file:
-        file.write(str(steps))
-
-atexit.register(count)
-sys.addaudithook(hook)
-main()
-"""
 
 AT_A_TIME = """
 import os, sys
@@ -72,61 +52,6 @@ class Last:
 last = Last()
 interruptible(lambda: None, last=True)
 """
-
-COMMANDS = {
-    "tokenizer train": "tokenizer train words.txt --out out/tokenizer --vocab-size 300",
-    "build": "build chats.jsonl --tokenizer tokenizer --out out/episodes",
-    "export": "export episodes --to hf --out out/hf",
-    "help": "--help",
-}
-
-
-@pytest.fixture(scope="module")
-def given(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with inputs for every command."""
-    folder = tmp_path_factory.mktemp("given")
-    shutil.copytree(tokenizer_dir, folder / "tokenizer")
-    write_chats(folder / "chats.jsonl", 60, bad=False)
-    words = ["".join(random.Random(n).choices("aeioubdlmnrst", k=6)) for n in range(300)]
-    (folder / "words.txt").write_text("\n".join(words))
-    line = COMMANDS["build"].replace("out/episodes", "episodes").split()
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([sys.executable, "-m", "niels_gpt", *line], cwd=folder, env=environment, check=True)
-    return folder
-
-
-def at_step(
-    given: Path, log: Path, command: str, point: int, number: int = signal.SIGINT
-) -> subprocess.CompletedProcess[str]:
-    """The command, in a process that sends itself a signal at its `point`-th import, opening or renaming (0: never)."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "NO_COLOR": "1"}
-    # Without writing compiled modules, a second run takes the same steps as the first.
-    line = [sys.executable, "-B", "-c", AT_A_STEP, str(point), str(log), str(int(number)), *COMMANDS[command].split()]
-    return subprocess.run(line, cwd=given, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-
-@pytest.mark.parametrize("command", COMMANDS)  # others are begun, interrupted and staged by the same code
-@pytest.mark.parametrize("number", [3, pytest.param(60, marks=pytest.mark.slow)])
-def test_interrupted_at_any_step(given: Path, tmp_path: Path, command: str, number: int) -> None:
-    log = tmp_path / "steps"
-    whole = at_step(given, log, command, 0)
-    assert whole.returncode == 0, whole.stderr
-    steps = int(log.read_text())
-    assert steps > 50, "imports are counted"
-    made = {path.name for path in (given / "out").glob("*")}
-    shutil.rmtree(given / "out", ignore_errors=True)
-    points = [1, steps - 3, *random.Random(command).sample(range(2, steps - 3), number - 2)]
-    for turn, point in enumerate(points):
-        sent = (signal.SIGINT, signal.SIGTERM, signal.SIGINT if turn % 2 else signal.SIGTERM)[min(turn, 2)]
-        done = at_step(given, log, command, point, sent)
-        code, line = ENDS[sent]
-        assert done.returncode == code, f"step {point} of {steps}: {done.stderr}"
-        assert done.stderr.endswith(line), f"step {point} of {steps}: {done.stderr}"
-        assert done.stderr.count("remains") == 1
-        assert "Traceback" not in done.stderr, f"step {point} of {steps}: {done.stderr}"
-        left = {path.name for path in (given / "out").glob("*")}
-        assert left <= made | {f".{name}.units" for name in made}, f"step {point} of {steps}"  # units are whole
-        shutil.rmtree(given / "out", ignore_errors=True)
 
 
 def test_an_interrupt_after_the_work_does_not_change_the_exit_code() -> None:
@@ -155,9 +80,12 @@ WITH_WORKERS = {
 
 
 @pytest.fixture(scope="module")
-def many(given: Path) -> Path:
-    write_chats(given / "many.jsonl", 20_000, bad=False)
-    return given
+def many(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with inputs for commands."""
+    folder = tmp_path_factory.mktemp("given")
+    shutil.copytree(tokenizer_dir, folder / "tokenizer")
+    write_chats(folder / "many.jsonl", 20_000, bad=False)
+    return folder
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")

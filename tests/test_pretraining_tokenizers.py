@@ -17,8 +17,6 @@ from tokenizers import Tokenizer
 
 from niels_gpt.builds import rows as build_rows
 from niels_gpt.builds.documents import SEPARATORS, document_encoder
-from niels_gpt.cache.build_all import Settings as AllSettings
-from niels_gpt.cache.build_all import build_all
 from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.cache.pretrain_dataset import PretrainTokenStreamDataset
 from niels_gpt.cli import options
@@ -31,7 +29,7 @@ from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.verify import verify_dataset
 from niels_gpt.tokenizer.load import open_encoder
 from tests.assets import ASSETS, encoder_at
-from tests.conftest import FakeTokenizer, run_cli
+from tests.conftest import FakeTokenizer
 from tests.test_cache_determinism import digests
 from tests.tokenizer.tiny import END, START, THINK, byte_level, metaspace, spaced
 
@@ -142,14 +140,6 @@ def test_the_default_is_eos_and_without_one_there_is_none(folders: dict[str, Pat
         assert build(tmp_path / f"{folder.name}-none", ["a"], folder, separator="none")["separator"] == "none"
 
 
-def test_our_own_tokenizer_has_end_of_turn_only(tmp_path: Path) -> None:
-    for separator in ("bos", "eos+bos"):
-        with pytest.raises(TokenizerError, match=r"expected eos .its end-of-turn. or none"):
-            build(tmp_path / "c", ["a"], FakeTokenizer(), separator=separator)
-    with pytest.raises(UsageError, match="expected one of eos, bos"):
-        build(tmp_path / "c", ["a"], FakeTokenizer(), separator="eot")
-
-
 def test_eos_that_is_no_control_token_is_one_here(tmp_path: Path) -> None:
     """<think> is an ordinary added token, which texts contain; as the separator they cannot."""
     folder = directory(tmp_path / "t", byte_level(), eos_token=THINK)
@@ -235,36 +225,6 @@ def by_hand_of(folder: Path, texts: list[str]) -> list[int]:
     return [token for text in texts for token in (*official.encode(text).ids, official.token_to_id(END))]
 
 
-def test_the_command_line(folders: dict[str, Path], tmp_path: Path) -> None:
-    done = run_cli(
-        *("build", "--kind", "pretrain", notes_dir(), "--tokenizer", folders["bytes"], "--separator", "eos+bos"),
-        *("--shard-bytes", 2000, "--out", "out"),
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"--tokenizer {folders['bytes']}" in done.stdout
-    meta = open_meta(tmp_path / "out")
-    assert (meta["separator"], meta["shard_bytes"], meta["token_dtype"]) == ("eos+bos", 2000, "uint16-le")
-    assert "eos+bos" in run_cli("info", "out", cwd=tmp_path).stdout
-    shown = run_cli("show", "out", 0, "--tokenizer", folders["bytes"], cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    for refused, says in (("eot", "expected one of eos, bos, eos+bos, none"), ("bos", "names no bos_token")):
-        other = directory(tmp_path / "t", byte_level(), eos_token=END)
-        done = run_cli(
-            "build",
-            notes_dir(),
-            "--tokenizer",
-            other,
-            "--separator",
-            refused,
-            "--out",
-            "no",
-            cwd=tmp_path,
-        )
-        assert done.returncode in (2, 3)
-        assert says in " ".join(done.stderr.split())
-
-
 def test_the_command_knows_the_separators() -> None:
     assert options.SEPARATORS == SEPARATORS
 
@@ -299,25 +259,3 @@ def test_real_tokenizers(name: str, tmp_path: Path) -> None:
     assert meta["token_dtype"] == "uint32-le"
     with pytest.raises(UsageError, match="token_dtype"):
         build(tmp_path / "d", texts, encoder, token_dtype="uint16")
-
-
-def test_build_all_copies_the_tokenizer_beside_the_caches(folders: dict[str, Path], tmp_path: Path) -> None:
-    def statuses(folder: Path, **more: Any) -> list[str]:
-        chosen = AllSettings(
-            cache_dir=tmp_path / "cache", tokenizer=folder, roam_dir=notes_dir(), only=("roam",), **more
-        )
-        return [outcome.status for outcome in build_all(chosen)]
-
-    assert statuses(folders["bytes"], separator="eos+bos") == ["built"]
-    out = tmp_path / "cache" / "pretrain" / "roam"
-    meta = open_meta(out)
-    assert meta["separator"] == "eos+bos"
-    copied = open_encoder(tmp_path / "cache" / "tokenizer")
-    assert copied.fingerprints["tokenizer"] == meta["tokenizer_sha256"]
-    assert statuses(tmp_path / "cache" / "tokenizer", separator="eos+bos") == ["already built"]
-    assert statuses(folders["bytes"], separator="eos") == ["failed"], "another recipe is not overwritten"
-    with pytest.raises(Mismatch, match="holds another tokenizer"):
-        statuses(folders["spaces"], separator="eos+bos")
-    text = open_dataset(out).token_text
-    assert text is not None, "the tokenizer beside the cache is found"
-    assert text(meta["special_token_ids"]["eos"]) == END

@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import random
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,8 +17,6 @@ from niels_gpt.errors import StorageError
 from niels_gpt.sources.files.inputs import read_jsonl
 from niels_gpt.store import remote, retries
 from niels_gpt.store.remote import RangedFile, RemoteFile, download, size_at
-from tests.conftest import run_python
-from tests.hub import Fault, Hub, Repository
 
 DATA = bytes(range(256)) * 8
 PAGE = b"<html>Sign in to this network</html>"
@@ -148,25 +144,6 @@ def test_a_store_that_fails_is_no_damaged_archive(ending: str, monkeypatch: pyte
     with pytest.raises(StorageError, match=r"failed: the body has 0 bytes at byte 0") as caught:
         list(read_jsonl(RemoteFile(f"s3://b/f.jsonl.{ending}")))
     assert "compress" not in str(caught.value)
-
-
-SCRIPT = """
-import sys
-from niels_gpt.sources.files.inputs import read_jsonl
-from niels_gpt.store.remote import RemoteFile
-print([record.value for record in read_jsonl(RemoteFile(sys.argv[1]))] == [{"n": n} for n in range(300)])
-"""
-
-
-def test_a_page_in_place_of_a_file_of_the_hub(tmp_path: Path) -> None:
-    """With status 200, as a proxy or a hotel's network sends it; its text became the beginning of the file."""
-    rows = "".join(json.dumps({"n": n}) + "\n" for n in range(300)).encode()
-    repository = Repository({"a.jsonl": rows})
-    with Hub({"o/n": repository}) as hub:
-        hub.faults.append(Fault("GET */resolve/*", status=200, at=[1]))
-        environment = hub.environment(tmp_path, longest_sleep=0.05)
-        done = run_python("-c", SCRIPT, f"hf://datasets/o/n@{repository.shas[-1]}/a.jsonl", environment=environment)
-    assert done.stdout == "True\n", done.stderr
 
 
 @pytest.mark.parametrize(

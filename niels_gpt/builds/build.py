@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,14 @@ class Writer(Protocol):
 
 
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
+
+
+@runtime_checkable
+class HasShare(Protocol):
+    """Rows that know which share of them has been read."""
+
+    def fraction_read(self) -> float | None:
+        """0 to 1; `None` if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +247,7 @@ class Build:
 
     def _encoded(self, task: Task, rows: Iterable[Any]) -> Generator[Chunk]:
         for chunk in task.chunks(rows, self.rejections):
-            if isinstance(rows, units.HasShare) and (share := rows.fraction_read()):
+            if isinstance(rows, HasShare) and (share := rows.fraction_read()):
                 self.options.progress.reached(share)
             yield chunk
 

@@ -71,7 +71,7 @@ class ConversationTask:
             if isinstance(row, Rejected):
                 yield row
                 continue
-            # Known before the row is read, because the error of a row that cannot be read names it, too.
+            # Known before the row is read, because the error of a row that cannot be read also names it.
             where = row.where if isinstance(row, Conversation) else f"example {number}"
             try:
                 chat = _as_conversation(number, row)

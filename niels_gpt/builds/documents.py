@@ -148,7 +148,7 @@ def document_encoder(source: Any, separator: str | None = None) -> DocumentEncod
 
 
 def _with_sentinels(tokenizer: CacheTokenizer, separator: str | None) -> DocumentEncoder:
-    """Our own tokenizer: end-of-turn ends documents, too. Its manifests record no more than they always did."""
+    """Our own tokenizer: end-of-turn also ends documents. Its manifests record no more than they always did."""
     special = check_cache_tokenizer(tokenizer)
     if separator not in (None, "eos", "none"):
         raise TokenizerError(

@@ -19,7 +19,6 @@ import pickle
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -28,7 +27,7 @@ from niels_gpt.builds.pool import built_in_order
 from niels_gpt.builds.tasks import Chunk, ReadsFiles, Task
 from niels_gpt.builds.units import Unit, UnitTask, build_unit
 from niels_gpt.errors import DataError, UsageError, storage_errors
-from niels_gpt.progress import SILENT, Progress
+from niels_gpt.progress import Progress
 from niels_gpt.ranges import UNIT_BYTES, WORKERS
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.files.slices import SLICE_BYTES, Sliceable
@@ -38,9 +37,7 @@ from niels_gpt.sources.rejections import Rejections
 class Runner(Protocol):
     """Builds units: in this process, in others, or on other machines."""
 
-    def run(
-        self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask], progress: Progress = SILENT
-    ) -> Generator[UnitTask]:
+    def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
         """Yield each unit task in order, as soon as its unit is finished. Some later units are built ahead.
 
         Raises:
@@ -64,9 +61,7 @@ class LocalRunner:
     def __post_init__(self) -> None:
         WORKERS.check(self.workers)
 
-    def run(
-        self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask], progress: Progress = SILENT
-    ) -> Generator[UnitTask]:
+    def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
         """See `Runner`.
 
         Raises:
@@ -75,10 +70,8 @@ class LocalRunner:
         if self.workers > 1:
             yield from built_in_order(pickled_job(task, source), unit_tasks, self.workers)
             return
-        before = 0.0
         for unit_task in unit_tasks:
-            build_unit(task, source, unit_task, partial(_reached, progress, before, unit_task.part.read))
-            before = unit_task.part.read
+            build_unit(task, source, unit_task)
             yield unit_task
 
 
@@ -122,7 +115,7 @@ class UnitExecutor:
         unit_tasks = (UnitTask(number, part, folder) for number, part in enumerate(source.slices(self.slice_bytes)))
         is_here = isinstance(self.runner, LocalRunner)
         # Closed here, not by the garbage collector: the runner's workers end before this generator does.
-        with closing(self.runner.run(task, source, unit_tasks, progress)) as finished:
+        with closing(self.runner.run(task, source, unit_tasks)) as finished:
             for unit_task in finished:
                 is_earlier = unit_task.path.name in earlier
                 # What this machine has written just now is not compared with its checksum.
@@ -139,10 +132,6 @@ class UnitExecutor:
 
 
 IN_THIS_PROCESS: Final = UnitExecutor()
-
-
-def _reached(progress: Progress, before: float, after: float, share: float) -> None:
-    progress.reached(before + share * (after - before))
 
 
 def _opened(

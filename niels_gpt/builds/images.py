@@ -45,7 +45,7 @@ class ImageFolder:
     """The folder of the images of rows.
 
     Args:
-        folder: rows name images relative to it; absolute paths must lie in it too.
+        folder: rows name images relative to it; absolute paths must also lie in it.
         processor: of the renderer, recorded in the manifest: it decides how many tokens an image takes.
     """
 

@@ -23,7 +23,6 @@ from niels_gpt.builds.tasks import Task
 from niels_gpt.builds.units import UnitTask, build_unit
 from niels_gpt.errors import EngineError, NielsError
 from niels_gpt.extras import check_library
-from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import WORKERS
 from niels_gpt.sources.files.slices import Sliceable
 
@@ -53,9 +52,7 @@ class RayRunner:
         self._ray: Any = ray
         self._address, self._workers = address, workers
 
-    def run(
-        self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask], progress: Progress = SILENT
-    ) -> Generator[UnitTask]:
+    def run(self, task: Task, source: Sliceable, unit_tasks: Iterable[UnitTask]) -> Generator[UnitTask]:
         """See `executor.Runner`.
 
         Raises:

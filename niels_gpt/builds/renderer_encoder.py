@@ -262,7 +262,7 @@ class RendererEncoder:
         return sum(bool(trained_turns(chat.messages, self.on)) for chat in chats.values())
 
     def _size(self, row: Conversation | Rejected) -> int:
-        """How many characters are rendered for a row: of several samples, the messages up to each trained turn too."""
+        """How many characters are rendered for a row: of several samples, also the messages up to each trained turn."""
         if not isinstance(row, Conversation):
             return 0
         whole = characters(row.messages, row.tools)
@@ -309,12 +309,12 @@ class RendererEncoder:
         proofs, edges, renderings = self._proofs(chats, whole), whole.edges, []
         sums = np.concatenate(([0], np.cumsum(weights != 0)))[edges]
         trained, ends = (sums[1:] > sums[:-1]).tolist(), edges.tolist()
-        for number, (chat, said) in enumerate(zip(chats, _attributed(whole), strict=True)):
-            tokens, notes, own = slice(ends[number], ends[number + 1]), said[1], proofs[number : number + 1]
+        for number, (chat, attributed) in enumerate(zip(chats, _attributed(whole), strict=True)):
+            tokens, notes, own = slice(ends[number], ends[number + 1]), attributed[1], proofs[number : number + 1]
             sample = whole.ids[tokens], weights[tokens]
             renderings.append(
                 Rendering(
-                    chat, (said,), notes.unwritten, notes.by_format, [sample], trained[number], own, images, error
+                    chat, (attributed,), notes.unwritten, notes.by_format, [sample], trained[number], own, images, error
                 )
             )
         return renderings
@@ -340,7 +340,7 @@ class RendererEncoder:
         each = zip(_facts(produced), _attributed(produced), strict=True)
         renderings = []
         wholes = zip(_facts(whole), _attributed(whole), strict=True)
-        for number, (chat, of_chat, (facts, said)) in enumerate(zip(chats, turns, wholes, strict=True)):
+        for number, (chat, of_chat, (facts, attributed)) in enumerate(zip(chats, turns, wholes, strict=True)):
             of_turns = dict(zip(of_chat, islice(each, len(of_chat)), strict=True))
             notes = {turn: of_turn[1][1] for turn, of_turn in of_turns.items()}
             samples = samples_of(
@@ -353,9 +353,9 @@ class RendererEncoder:
             renderings.append(
                 Rendering(
                     chat,
-                    [said, *(of_turn[1] for of_turn in of_turns.values())],
-                    lost_in_all(said[1].unwritten, {turn: one.unwritten for turn, one in notes.items()}),
-                    lost_in_all(said[1].by_format, {turn: one.by_format for turn, one in notes.items()}),
+                    [attributed, *(of_turn[1] for of_turn in of_turns.values())],
+                    lost_in_all(attributed[1].unwritten, {turn: one.unwritten for turn, one in notes.items()}),
+                    lost_in_all(attributed[1].by_format, {turn: one.by_format for turn, one in notes.items()}),
                     samples,
                     any(weights.any() for _, weights in samples),
                     [*proofs[0][number : number + 1], *islice(proofs[1], len(of_chat))],
@@ -450,7 +450,7 @@ def _facts(batch: RenderedBatch) -> list[TokenFacts]:
 
 
 def _codes(one: Rendering) -> list[str]:
-    """The codes of what is to be said of a conversation that is used, each once; for `Rejections.changed`."""
+    """The codes of what a report counts of a conversation that is used, each once; for `Rejections.changed`."""
     codes = dict.fromkeys(one.chat.changes)
     for attribution, notes in one.attributed:
         codes |= dict.fromkeys(notes.changes)

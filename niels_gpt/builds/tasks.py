@@ -70,7 +70,7 @@ class Task(Protocol):
         """Whether all weights are 0 or 1, so that units store them as uint8."""
 
     def chunks(self, rows: Iterable[Any], rejections: Rejections) -> Iterator[Chunk]:
-        """Encode the rows in order; rows that cannot be used go to `rejections`, in order too."""
+        """Encode the rows in order; rows that cannot be used go to `rejections`, also in order."""
 
 
 @runtime_checkable

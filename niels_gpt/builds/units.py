@@ -24,12 +24,12 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, runtime_checkable
+from typing import IO, Any, Final
 from zlib import crc32
 
 from niels_gpt.builds.tasks import Chunk, Task
@@ -45,14 +45,6 @@ UNITS_VERSION: Final = 9  # units of another version are built again
 DIGEST_BYTES: Final = 32  # of the slice, at the beginning
 CHECKSUM_BYTES: Final = 4  # of everything, at the end
 FINISHED: Final = "unit_[0-9]" + "[0-9]" * 6  # for `glob`
-
-
-@runtime_checkable
-class HasShare(Protocol):
-    """Rows that know which share of them has been read."""
-
-    def fraction_read(self) -> float | None:
-        """0 to 1; `None` if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -96,13 +88,8 @@ def _digest(part: Slice) -> bytes:
 # ---- one unit
 
 
-def build_unit(
-    task: Task, source: Sliceable, unit_task: UnitTask, reached: Callable[[float], None] = lambda share: None
-) -> None:
+def build_unit(task: Task, source: Sliceable, unit_task: UnitTask) -> None:
     """Build a unit unless it exists.
-
-    Args:
-        reached: is told which share of the slice has been read, after each chunk.
 
     Raises:
         NielsError: from the source or the task. StorageError: the disk refused.
@@ -113,7 +100,7 @@ def build_unit(
     aside = unit_task.folder / f"{unit_task.path.name}.{uuid.uuid4().hex}.part"
     objects = _Objects(aside)
     try:
-        _write(task, source, unit_task.part, objects, reached)
+        _write(task, source, unit_task.part, objects)
         with storage_errors("writing", aside):
             objects.file.close()
             aside.replace(unit_task.path)
@@ -141,7 +128,7 @@ class _Objects:
         pickle.dump(value, self, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _write(task: Task, source: Sliceable, part: Slice, objects: _Objects, reached: Callable[[float], None]) -> None:
+def _write(task: Task, source: Sliceable, part: Slice, objects: _Objects) -> None:
     weights_dtype = "|u1" if task.binary_mask else "<f4"
     rejections = _InPlace(objects)
     objects.write(_digest(part))
@@ -150,8 +137,6 @@ def _write(task: Task, source: Sliceable, part: Slice, objects: _Objects, reache
         if task.binary_mask and (chunk.weights.astype(weights_dtype) != chunk.weights).any():
             raise UsageError('a weight between 0 and 1 does not fit a mask of 0 and 1; build with mask_dtype="float32"')
         objects.add(replace(chunk, ids=chunk.ids.astype("<u4"), weights=chunk.weights.astype(weights_dtype)))
-        if isinstance(source, HasShare) and (share := source.fraction_read()) is not None:
-            reached(share)
     objects.add(_End(rejections.changed, rejections.unread))
     objects.write(objects.checksum.to_bytes(CHECKSUM_BYTES, "little"))
 
@@ -234,7 +219,7 @@ def prepare(out: Path, recipe: Mapping[str, Any], slice_bytes: int, progress: Pr
     identified = recipe.get("dataset_config") is not None
     digest = sha256(json_bytes(wanted)).hexdigest() if identified else uuid.uuid4().hex
     folder = units_path(out) / digest[:16]
-    # Only one recipe's units are stored at a time: those of others are of no use, and as large as the output.
+    # Only one recipe's units are stored at a time: the units of another are of no use, and as large as the output.
     with storage_errors("preparing the folder of units", folder):
         for other in units_path(out).iterdir() if units_path(out).is_dir() else ():
             if other != folder:

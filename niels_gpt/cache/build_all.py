@@ -240,7 +240,7 @@ def _copied_tokenizer(settings: Settings, built: list[str]) -> DocumentEncoder:
                     f"stand in {settings.cache_dir}. Put its files back and pass that tokenizer, choose another "
                     "--cache-dir, or pass --overwrite without --only and --skip to build all caches again"
                 )
-            copy.write(folder, settings.tokenizer)
+            copy.write(folder)
     # Built with the copy, not with what was named: so it is certain that the copy reads what these caches hold.
     return document_encoder(folder, settings.separator)
 

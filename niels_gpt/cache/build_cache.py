@@ -141,23 +141,28 @@ def build_pretrain_cache(
         budgets = TokenBudgets({"train": max_train_tokens, "val": max_val_tokens})
         known = total if total < UNLIMITED_TOKENS else None
         chunks = build.chunks(DocumentTask(encoder, num_threads), texts, total=known)
-        with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must stop too
+        with closing(chunks):  # full budgets stop the build before the last chunk, and then the workers must also stop
             documents: Iterable[SplitIds] = with_split(chunks, split)
             # After the split, which draws once per group of neighbouring documents: shuffling first would part them.
             if shuffle_buffer is not None:
                 documents = shuffled(documents, shuffle_buffer, seed)
-            for portion in _portions(documents, budgets):
-                for name, parts in portion.items():
-                    writers[name].write({"tokens": np.concatenate([np.zeros(0, dtype), *parts])})
-                options.progress.advance(sum(len(ids) for parts in portion.values() for ids in parts))
-            if budgets.full:
-                # How far the last chunk reaches depends on the executor, the documents that are written do not.
-                build.rejections.usable = sum(budgets.documents.values())
-        return {
-            name: {"documents": budgets.documents[name], "tokens": writer.tokens} for name, writer in writers.items()
-        }
+            return _write_documents(build, writers, documents, budgets)
 
     write_dataset(Path(out_dir), meta, options, PRETRAIN, open_writers, fill)
+
+
+def _write_documents(
+    build: Build, writers: dict[str, SplitWriter], documents: Iterable[SplitIds], budgets: TokenBudgets
+) -> dict[str, dict[str, int]]:
+    """Write documents until the budgets are full; the counts of each split."""
+    for portion in _portions(documents, budgets):
+        for name, parts in portion.items():
+            writers[name].write({"tokens": np.concatenate([np.zeros(0, np.int64), *parts])})
+        build.options.progress.advance(sum(len(ids) for parts in portion.values() for ids in parts))
+    if budgets.full:
+        # How far the last chunk reaches depends on the executor, the documents that are written do not.
+        build.rejections.usable = sum(budgets.documents.values())
+    return {name: {"documents": budgets.documents[name], "tokens": writer.tokens} for name, writer in writers.items()}
 
 
 def _portions(documents: Iterable[SplitIds], budgets: TokenBudgets) -> Iterator[dict[str, list[Ids]]]:
@@ -226,22 +231,11 @@ def build_sft_cache(
     policy = RenderingPolicy(allow_partial, on_unwritten, prove)
     encoder = _sft_encoder(tokenizer, loss_on, policy, default_system_text, max_message_bytes, num_threads)
     split, masked = ValidationSplit(val_frac, seed), not isinstance(encoder, SentinelEncoder)
-    # As `meta.json` records them. With sentinels the format says what is trained, so only what decides rows and ids is
-    # recorded, by the keys of the cache format.
-    described = dict(encoder.describe())
-    special, sha256 = described.pop("special_token_ids", None), described.pop("tokenizer_sha256")
-    if encoder.vocab_size is None or not special:
-        raise UsageError(
-            f"{type(tokenizer).__name__} names no vocab_size, or no eos token, which a cache needs to pad with. Set "
-            "eos_token"
-        )
-    encoder_options = {"mask_dtype": "uint8", **described}
-    if not masked:
-        encoder_options = {name: described[name] for name in ("default_system_text", "max_message_bytes")}
+    special, sha256, encoder_options = _recorded(encoder, tokenizer, masked)
     meta = recipe(
         "sft",
         options,
-        encoder.vocab_size,
+        encoder.vocab_size or 0,
         tokenizer_sha256=sha256,
         special_token_ids=special,
         seed=seed,
@@ -274,6 +268,25 @@ def build_sft_cache(
         }
 
     write_dataset(Path(out_dir), meta, options, SFT, open_writers, fill)
+
+
+def _recorded(
+    encoder: ConversationEncoder, tokenizer: Any, masked: bool
+) -> tuple[dict[str, int], str | None, dict[str, Any]]:
+    """What `meta.json` records of an encoder: special ids, the tokenizer's hash, and what else decides ids.
+
+    With sentinels the format says what is trained, so only the keys of the cache format are recorded.
+    """
+    described = dict(encoder.describe())
+    special, sha256 = described.pop("special_token_ids", None), described.pop("tokenizer_sha256")
+    if encoder.vocab_size is None or not special:
+        raise UsageError(
+            f"{type(tokenizer).__name__} names no vocab_size, or no eos token, which a cache needs to pad with. Set "
+            "eos_token"
+        )
+    if masked:
+        return special, sha256, {"mask_dtype": "uint8", **described}
+    return special, sha256, {name: described[name] for name in ("default_system_text", "max_message_bytes")}
 
 
 def _sft_encoder(

@@ -26,8 +26,6 @@ from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.hf import TOKENIZER_NAME, saved_files
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
-TOKENIZER_META_NAME = "tokenizer_meta.json"
-
 
 class TokenizerCopy:
     """The files that a tokenizer has beside caches.
@@ -60,27 +58,18 @@ class TokenizerCopy:
 
     def is_in(self, folder: Path) -> bool:
         """Whether a folder holds these files and their record, unchanged."""
-        if not (folder / META_NAME).is_file():
+        if not (folder / META_NAME).is_file() or read_meta(str(folder / META_NAME)) != self.meta:
             return False
-        found = {name: (folder / name).is_file() and read_file(folder / name) for name in self.files}
-        return {**read_meta(str(folder / META_NAME)), "training": None} == {**self.meta, "training": None} and (
-            found == self.files
-        )
+        return all((folder / name).is_file() and read_file(folder / name) == data for name, data in self.files.items())
 
-    def write(self, folder: Path, source: Any) -> None:
+    def write(self, folder: Path) -> None:
         """Write the files, whole or not at all.
-
-        Args:
-            source: the tokenizer as the user named it; if the record of its training is beside it, that is copied too.
 
         Raises:
             StorageError: the disk refused.
         """
-        path = Path(source) if isinstance(source, str | Path) else Path()
-        trained = (path if path.is_dir() else path.parent) / TOKENIZER_META_NAME
         with StagedDirectory(folder, manifest=META_NAME, overwrite=True) as staged:
             for name, data in self.files.items():
                 write_atomic(staged.path / name, data)
-            training = read_meta(str(trained)) if trained.is_file() else None
-            write_meta(str(staged.path / META_NAME), {**self.meta, "training": training})
+            write_meta(str(staged.path / META_NAME), self.meta)
             staged.commit()

@@ -36,7 +36,6 @@ GROUPS_AT_ONCE: Final = 2048
 # Longer than any completion.
 NO_LIMIT: Final = (1 << 31) - 2
 PAIRS: Final = ("best_worst", "all")
-MARGINS: Final = ("stored", "none")
 
 Ids = npt.NDArray[np.int64]
 
@@ -103,17 +102,15 @@ class PreferenceSource:
         self._split = PreferenceSplit([path], split, fitting)
         self._scalars = dict(chosen.scalars)
         # TRL would read a column of margins that were never computed, and its loss would change.
-        has_margins = False
-        if self._options.get("margin") == "stored":
+        if "margin" in self._scalars:
             known = ~np.isnan(self._split.records(self._split.begins[:-1])["margin"])
-            has_margins = bool(known.any())
-            if has_margins and not known.all():
+            if not known.any():
+                del self._scalars["margin"]
+            elif not known.all():
                 raise UsageError(
-                    f"{path}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for "
-                    "every row. Pass margin=none"
+                    f"{path}: {int(known.sum()):,} of {len(known):,} groups have a margin; a column has one for every "
+                    "row. Give each a margin, or none of them"
                 )
-        if not has_margins:
-            self._scalars.pop("margin", None)
 
     def open_files(self, folder: Path, settings: Settings) -> HubFiles:
         """The files that `write` fills, below the export's directory."""
@@ -177,9 +174,8 @@ class PreferenceSource:
 
 def check_options(options: dict[str, Any]) -> None:
     """Raise `UsageError` unless the options of a format have values that exist."""
-    for name, known in (("pairs", PAIRS), ("margin", MARGINS)):
-        if name in options and options[name] not in known:
-            raise UsageError(f"{name} is {options[name]!r}; expected one of {', '.join(known)}")
+    if options.get("pairs", PAIRS[0]) not in PAIRS:
+        raise UsageError(f"pairs is {options['pairs']!r}; expected one of {', '.join(PAIRS)}")
 
 
 def _sides(opened: PreferenceSplit, stored: Split, group: StoredGroup, options: dict[str, Any]) -> list[Side]:
@@ -292,6 +288,6 @@ PREFERENCE_FORMATS: Final[dict[str, PreferenceFormat]] = {
             "RewardTrainer(train_dataset=datasets.load_dataset(DIRECTORY, split='train'), ...) takes the rows as "
             "they are."
         ],
-        options={"pairs": "best_worst", "margin": "stored", **_COMMON_OPTIONS},
+        options={"pairs": "best_worst", **_COMMON_OPTIONS},
     ),
 }

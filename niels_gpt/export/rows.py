@@ -14,7 +14,7 @@ from niels_gpt.store.rows import Rows, without_first
 def joined(rows: Rows, counts: Int64s) -> Rows:
     """Rows of so many neighbouring rows each, whose texts stay apart: lengths 3 2 4 with counts 1 2 become 3 6."""
     starts = rows.starts[row_starts(counts)]
-    # The rows are adjacent already, so only where rows end changes; what told texts apart were the rows themselves.
+    # The rows are adjacent already, so only where rows end changes; only the rows themselves separated texts.
     return Rows(
         rows.numbers[np.cumsum(counts) - counts],
         starts,

@@ -202,7 +202,7 @@ def map_array(
     with storage_errors("mapping", path):
         if shape is None and path.stat().st_size == offset:  # nothing, which cannot be mapped
             return np.empty(0, dtype=dtype)
-        # A plain array: each part of a `memmap` is one, too, and making those takes longer than reading some values.
+        # A plain array: each part of a `memmap` is also one, and making those takes longer than reading some values.
         return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape).view(np.ndarray)
 
 

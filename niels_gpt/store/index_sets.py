@@ -99,7 +99,7 @@ class RowFilter:
         """How many remaining numbers are below `number`: for a remaining number, its position."""
         dropped = range(len(self.remaining_before))
         # Dropped [1 3] are stored as [1 2]: of number 4 both are below it, so its position is 4 - 2 = 2.
-        # The key restores the j-th dropped number, so the array of dropped numbers need not be stored, too.
+        # The key restores the j-th dropped number, so the array of dropped numbers need not be stored.
         return number - bisect_left(dropped, number, key=lambda j: int(self.remaining_before[j]) + j)
 
     def __getitem__(self, positions: npt.NDArray[np.integer[Any]]) -> Int64s:

@@ -1,7 +1,7 @@
 """Locks between processes: `flock`, which the operating system releases when their process ends, however it ends.
 
 Such a lock may be on a directory itself, so that no lock file remains beside a dataset (the library `filelock` cannot
-do this). It belongs to the open file, which a process that is forked meanwhile has open, too: so it is released
+do this). It belongs to the open file, which a process that is forked meanwhile also has open: so it is released
 explicitly, not by closing the file. Those of POSIX (`lockf`) would not do: a process loses them as soon as any part of
 it closes the same file.
 """

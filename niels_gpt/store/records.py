@@ -23,7 +23,7 @@ from niels_gpt.store.split import IndexedSplit
 if TYPE_CHECKING:
     import pyarrow.parquet
 
-METADATA_COLUMNS: Final = ("type", "source")  # to sample by; the file has the row's weight, too, for people
+METADATA_COLUMNS: Final = ("type", "source")  # to sample by; the file also has the row's weight, for people
 
 
 def labels(split: IndexedSplit, column: str) -> dict[str, Int64s]:

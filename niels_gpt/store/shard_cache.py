@@ -79,7 +79,7 @@ class ShardCache:
         while True:
             path = self.get(file)
             with suppress(FileNotFoundError):  # deleted since, to make room: once more
-                # A plain array: each part of a `memmap` is one, too, and making those takes longer than reading values.
+                # A plain array: each part of a `memmap` is also one, and making those takes longer than reading values.
                 return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)
 
     def get(self, file: StoredFile) -> Path:
@@ -137,7 +137,7 @@ class ShardCache:
     def _make_room(self, part: Path, size: int) -> bool:
         """Delete the least recently used files until this one fits, and allocate it; false if downloads fill the cache.
 
-        A full disk is treated as a full cache: other programs may use it, too.
+        A full disk is treated as a full cache: other programs may also use it.
         """
         with self._room():
             part.unlink(missing_ok=True)

@@ -293,7 +293,7 @@ def _remote_episodes(dataset: StreamedDataset, folder: Path, files: dict[str, St
         dtypes = _mask_dtypes(manifest) if name == "mask" else list(column.dtypes.values())
         if (dtype := _fitting(size, n, dtypes)) is not None:
             columns[name] = AbsentArray(n, np.dtype(dtype))
-        elif name != "mask":  # what is wrong with a mask is told by `no_mask`
+        elif name != "mask":  # `no_mask` says what is wrong with a mask
             raise _wrong_size(f"{dataset.url}: {column.file} of {folder.name}", size, n, column.dtypes)
     no_mask = "" if "mask" in columns else f"{dataset.url}: {MASK_NAME} missing, or not as long as the tokens"
     images = open_images(folder, len(index))

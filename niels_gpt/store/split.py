@@ -223,7 +223,7 @@ class IndexedSplit(Split):
         for shard, begin in zip(self.shards, self._first.tolist(), strict=False):
             a, b = max(first, begin) - begin, min(stop, begin + len(shard.index)) - begin
             parts += [lengths for _, (_, lengths) in shard.index.chunks(a, b)]
-        # Rows inside the range that are filtered out were read, too, and are left out here.
+        # Rows inside the range that are filtered out were also read, and are left out here.
         return np.concatenate(parts)[wanted - first]
 
     def rows(self, numbers: Int64s) -> Rows:
@@ -260,7 +260,7 @@ class IndexedSplit(Split):
 
     @cached_property
     def fingerprint(self) -> str:
-        """See `Split`; what is filtered out counts, too."""
+        """See `Split`; what is filtered out also counts."""
         digest = hashlib.blake2b(digest_size=16)
         for manifest, first, stop in zip(
             self.manifests, self.shard_of_dataset, self.shard_of_dataset[1:], strict=False

@@ -110,42 +110,33 @@ def _completion_findings(shard: Shard, manifest: Manifest | None) -> Iterator[st
 
 
 def _image_findings(shard: Shard) -> Iterator[str]:
-    """The first image whose place is not in its episode, overlaps the one before, or holds other ids; or its path."""
-    # A model has one placeholder id: the images hold it, and nothing else does. Each image is judged by those before
-    # it, so only the first fault is certain: the check ends there.
+    """The first image whose place is not in its episode, or overlaps the one before, or whose path is missing.
+
+    If there is none, whether the images are exactly the placeholders: of one id, which nothing else holds.
+    """
     if not shard.images:
         return
-    end = (-1, 0)  # the episode, and where its last image ends in it
-    placeholder: int | None = None
-    covered = 0
-    for image, record in zip(
-        map(shard.images.__getitem__, range(len(shard.images))), shard.images.records, strict=True
-    ):
+    records, end = shard.images.records, (-1, 0)  # the episode, and where its last image ends in it
+    tokens: list[Tokens] = []
+    for number, record in enumerate(records):
+        image = shard.images[number]
         if int(record["path_start"]) + int(record["path_length"]) > len(shard.images.paths) or not image.path:
             yield f"{image.where}: its path is not in {IMAGE_PATHS_NAME}"
             return
-        stop = image.start + image.tokens
-        here = np.array([image.episode])
+        stop, here = image.start + image.tokens, np.array([image.episode])
         (row,), (length,) = shard.index.spans(here) if image.episode < len(shard.index) else ([0], [-1])
-        fits = stop <= length
-        if not fits or image.tokens < 1 or (image.episode, image.start) < end:
+        if stop > length or image.tokens < 1 or (image.episode, image.start) < end:
             yield f"{image.where}: tokens {image.start:,} to {stop:,} of episode {image.episode:,} are no place for it"
             return
-        begin = int(row) + image.start
-        ids = np.unique(shard.tokens[begin : begin + image.tokens])
-        if len(ids) != 1:
-            yield f"{image.where}: its {image.tokens:,} tokens differ; expected one placeholder id"
-            return
-        if placeholder not in (None, int(ids[0])):
-            yield f"{image.where}: its tokens are {int(ids[0])}; expected {placeholder}, as of the images before"
-            return
-        placeholder = int(ids[0])
-        covered += image.tokens
         end = (image.episode, stop)
-    if (found := sum(int(np.count_nonzero(ids == placeholder)) for _, ids in _parts_of(shard.tokens))) != covered:
+        tokens.append(shard.tokens[int(row) + image.start : int(row) + stop])
+    ids, counts = np.unique(np.concatenate(tokens), return_counts=True)
+    found = sum(int(np.count_nonzero(part == ids[0])) for _, part in _parts_of(shard.tokens))
+    if len(ids) > 1 or found != counts[0]:
         yield (
-            f"{shard.images.folder / IMAGES_NAME}: {covered:,} tokens of images, and {found:,} placeholders (id "
-            f"{placeholder}) in {shard.path.name}; expected an image for each"
+            f"{shard.images.folder / IMAGES_NAME}: {counts.sum():,} tokens of images have the ids "
+            f"{', '.join(map(str, ids[:3]))}, and {found:,} tokens of {shard.path.name} are {ids[0]}; expected one "
+            "placeholder id, and an image for each"
         )
 
 

@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
 from niels_gpt.export import export
-from niels_gpt.export.rows import joined, padded, padded_inputs
-from niels_gpt.store.rows import rows_of
 from tests.conftest import run_cli
 from tests.export.sources import Row, episodes, random_rows
 from tests.export.test_megatron import pairs_in_megatron_bridge
@@ -87,37 +83,6 @@ def test_rows_of_one_text_are_padded_too(tmp_path: Path) -> None:
         {"input_ids": [4, EOS, EOS, EOS, EOS], "loss_mask": [0, 0, 0, 0, 0], "seq_start_id": [0]},
         {"input_ids": [5, 6, 7, 8, 9], "loss_mask": [1, 1, 1, 1, 0], "seq_start_id": [0]},
     ]
-
-
-@given(
-    texts=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1, max_size=6),
-    multiple=st.integers(1, 7),
-)
-def test_padding_text_by_text(texts: list[list[int]], multiple: int) -> None:
-    """Against a loop over rows of texts of these lengths."""
-    lengths = [length for row in texts for length in row]
-    ids = np.arange(1, sum(lengths) + 1, dtype=np.uint16)
-    rows = joined(rows_of(ids, np.array(lengths), (ids % 2).astype(np.uint8)), np.array([len(row) for row in texts]))
-    wide = padded(rows, multiple, 70_000)
-    at = 0
-    wanted: list[int] = []
-    sizes = []
-    for row in texts:
-        before = len(wanted)
-        for length in row:
-            own = list(range(at + 1, at + length + 1))
-            own += [70_000] * (1 + multiple - length if length == 1 else (1 - length) % multiple)
-            assert len(own) == padded_inputs(np.array([length]), multiple)[0] + 1
-            wanted += own
-            at += length
-        sizes.append(len(wanted) - before)
-    assert wide.ids.tolist() == wanted
-    assert wide.lengths.tolist() == sizes
-    assert wide.texts_per_row().tolist() == [len(row) for row in texts]
-    assert not wide.trained[wide.ids == 70_000].any()
-    assert wide.weights is not None
-    assert rows.weights is not None
-    assert wide.weights[wide.ids != 70_000].tolist() == rows.weights.tolist()
 
 
 def test_what_cannot_be_padded_is_said(tmp_path: Path) -> None:

@@ -97,23 +97,6 @@ def test_packing_loses_and_repeats_nothing(seed: int, count: int, capacity: int)
     assert all(len(ids) <= capacity for ids in columns["input_ids"])
 
 
-@pytest.mark.parametrize("policy", ["head", "tail", "drop_partial_turn"])
-def test_long_conversations_are_cut(policy: str) -> None:
-    renderer = family("qwen3")
-    rows = [{"messages": [user("a"), assistant("hello world " * 20), user("b"), assistant("x " * k)]} for k in (1, 9)]
-    columns = ng.tokenize(renderer, max_length=30, too_long=policy)(rows)
-    for (ids, labels), found, kept in zip(
-        expected(renderer, rows), columns["input_ids"], columns["labels"], strict=False
-    ):
-        assert found.tolist() == list(ids[-30:] if policy == "tail" else ids[:30])
-        if policy == "drop_partial_turn":
-            assert (kept == -100).all()
-        else:
-            assert kept.tolist()[1:] == list(labels[-30:] if policy == "tail" else labels[:30])[1:]
-    if policy == "drop_partial_turn":  # the only answer that a row holds is cut, so nothing of it is trained
-        assert columns["input_ids"] == []
-
-
 def test_what_a_format_has_no_place_for_is_logged_or_refused(caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"messages": [user(), assistant("b", reasoning_content="why")]}, {"messages": [user(), assistant("b")]}]
     assert len(Tokenize(family("llama-3"))(rows)["input_ids"]) == 2
@@ -160,11 +143,6 @@ def test_a_single_row_is_no_batch(more: dict[str, Any]) -> None:
         ng.tokenize(family("qwen3"))({"messages": [user(), assistant()]} | more)
     with pytest.raises(UsageError, match="found a batch of type int"):
         ng.tokenize(family("qwen3"))(7)
-
-
-def test_weights_that_labels_cannot_express_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"has the weight 0\.5; labels can express only 0 and 1"):
-        ng.tokenize(family("qwen3"))([{"messages": [user(), assistant() | {"weight": 0.5}]}])
 
 
 # Fingerprints

@@ -69,20 +69,6 @@ def labelled(row: Row) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(own.ids), tuple(own.labels)
 
 
-def test_rows_of_one_text(tmp_path: Path) -> None:
-    """Padded by TRL; each row of each batch, without its padding, is a row of ours."""
-    rows = random_rows(40)
-    export(episodes(tmp_path / "in", rows), "trl", tmp_path / "out")
-    known = dict(map(labelled, rows))
-    batches = seen_by_the_model(tmp_path / "out", tmp_path, per_device_train_batch_size=4)
-    assert len(batches) == 4
-    for batch in batches:
-        for ids, labels, own in zip(batch["input_ids"], batch["labels"], batch["attention_mask"], strict=True):
-            n = int(own.sum())
-            assert known[tuple(ids[:n].tolist())] == tuple(labels[:n].tolist())
-            assert set(labels[n:].tolist()) <= {-100}
-
-
 def test_packed_rows(tmp_path: Path) -> None:
     """Flattened by TRL; cut where positions begin again, every text of the batch is a row of ours."""
     rows = random_rows(120)

@@ -227,12 +227,12 @@ def test_a_damaged_index_is_found(tmp_path: Path) -> None:
     for name, value, said in (
         ("start", 5000, "are no place for it"),
         ("tokens", 0, "are no place for it"),
-        ("start", 0, "tokens differ"),
+        ("start", 0, "expected one placeholder id"),
     ):
         wrong = records.copy()
         wrong[1][name] = value
         wrong.tofile(path)
-        assert any(said in line and "images.idx: record 1" in line for line in verify_dataset(dataset)), name
+        assert any(said in line and "images.idx" in line for line in verify_dataset(dataset)), name
     records[:-1].tofile(path)
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(CacheError, match="records of 68 bytes"):

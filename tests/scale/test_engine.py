@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from niels_gpt.errors import DataError, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
-from tests.conftest import run_cli
 from tests.scale.builds import KINDS, build, units, write_chats
 from tests.test_cache_determinism import digests
 
@@ -176,19 +174,3 @@ def test_what_cannot_be_cut_or_sent_is_refused(
     with pytest.raises(UsageError, match="workers is 0"):
         LocalRunner(0)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_command_line(tmp_path: Path, chats: ChatFiles, tokenizer_dir: Path) -> None:
-    """Workers and units change nothing; options of the other engine are refused."""
-    shutil.copy(chats.files[0], tmp_path / "chats.jsonl")
-    common = ["chats.jsonl", "--tokenizer", tokenizer_dir, "--max-bad-rows", 100, "--json"]
-    for kind in (["build", "--kind", "sft"], ["build"]):
-        results = []
-        for name, more in (("a", []), ("b", ["--workers", 2, "--unit-bytes", 30_000])):
-            done = run_cli(*kind, *common, "--out", f"{kind[-1]}-{name}", *more, cwd=tmp_path)
-            assert done.returncode == 0, done.stderr
-            results.append(digests(tmp_path / f"{kind[-1]}-{name}"))
-        assert results[0] == results[1]
-    refused = run_cli("build", "--kind", "sft", *common, "--out", "c", "--ray-address", "here", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "--ray-address is for Ray; add --engine ray" in refused.stderr

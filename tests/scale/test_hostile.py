@@ -13,8 +13,6 @@ from niels_gpt.errors import CacheError, StorageError
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish
 from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.files.inputs import Document
-from niels_gpt.sources.text_files import text_files
 from niels_gpt.store import published as published_module
 from niels_gpt.store import retries
 from niels_gpt.store.files import json_bytes
@@ -143,17 +141,3 @@ def test_a_password_where_it_has_no_place(
     assert told.returncode in (2, 3), told.stderr
     assert "secret" not in told.stdout + told.stderr
     assert "me:***@" in told.stderr
-
-
-def test_a_url_with_a_password_is_read_in_slices_and_not_shown(tmp_path: Path) -> None:
-    """Slices go to other processes, which open the file again: by its whole address, which messages do not show."""
-    fsspec.register_implementation("guarded", Guarded, clobber=True)
-    url = "guarded://me:secret@host/notes.txt"
-    fsspec.filesystem("guarded").pipe_file("/notes.txt", b"some text\n\n" * 2000)
-    source = text_files([url])
-    whole = [row.text for row in source.iterate() if isinstance(row, Document)]
-    parts = list(source.slices(1000))
-    read = [row.text for part in parts for row in source.read(part) if isinstance(row, Document)]
-    assert "".join(read) == "".join(whole)
-    assert "secret" not in " ".join(map(str, parts))
-    assert "secret" not in json.dumps(source.config())

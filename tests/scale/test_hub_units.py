@@ -1,10 +1,9 @@
-"""Data sets on a hub (ours, on 127.0.0.1) as inputs: any file by its URL, also in units."""
+"""Data sets on a hub (ours, on 127.0.0.1) as inputs of commands, also in units."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,88 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from niels_gpt.store.kinds import open_meta
-from tests.conftest import REPOSITORY, run_python
+from tests.conftest import run_python
 from tests.hub import Hub, Repository
 from tests.test_cache_determinism import digests
-
-OTHER = "org/files"
 
 
 def parquet(rows: list[dict[str, Any]], group: int) -> bytes:
     file = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), file, row_group_size=group)
     return file.getvalue()
-
-
-def chats(first: int, number: int) -> bytes:
-    rows = [{"prompt": f"p{n}", "completion": None if n == 13 else "c"} for n in range(first, first + number)]
-    return parquet(rows, 3)
-
-
-FILES = {
-    OTHER: {
-        "chats/a.parquet": chats(0, 10),
-        "chats/b.parquet": chats(10, 10),
-        "text.parquet": parquet([{"text": f"text number {n}"} for n in range(20)], 5),
-        "b.txt": b"a text of its own\n",
-    },
-}
-
-BUILD = """
-import sys
-from pathlib import Path
-from niels_gpt.sources.chat_files import chat_files
-from niels_gpt.sources.text_files import text_files
-from niels_gpt.tokenizer import load_tokenizer
-from tests.scale.builds import build, units
-
-URLS = [f"hf://datasets/org/files/{name}" for name in ("chats/a.parquet", "chats/b.parquet", "text.parquet", "b.txt")]
-SOURCES = {
-    "chats": ("episodes", chat_files(URLS[:2])),
-    "texts": ("pretrain", text_files(URLS[2:])),
-}
-
-if __name__ == "__main__":
-    tokenizer = load_tokenizer(sys.argv[1])
-    for name, (kind, source) in SOURCES.items():
-        parts = [(part.kind, part.before) for part in source.slices(500)]
-        print(name, len(parts), parts[-1], flush=True)
-        for engine, chosen in (("one", None), ("units", units(500, 2 if name == "chats" else 1))):
-            build(kind, source, Path(f"{name}-{engine}"), tokenizer, chosen)
-"""
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with Hub({name: Repository(files) for name, files in FILES.items()}) as running:
-        yield running
-
-
-def test_the_bytes_of_one_process(hub: Hub, tmp_path: Path, tokenizer_dir: Path) -> None:
-    (tmp_path / "run.py").write_text(BUILD)
-    environment = hub.environment(tmp_path / "hf", longest_sleep=0.02)
-    environment["PYTHONPATH"] += f":{REPOSITORY}"
-    done = run_python("run.py", tokenizer_dir, environment=environment, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    bad = {}
-    for name in ("chats", "texts"):
-        whole = digests(tmp_path / f"{name}-one")
-        assert digests(tmp_path / f"{name}-units") == whole
-        if "rejected.jsonl" in whole:
-            (line,) = (tmp_path / f"{name}-one" / "rejected.jsonl").read_text().splitlines()
-            bad[name] = json.loads(line)["where"]
-    commit = Repository(FILES[OTHER]).shas[-1]
-    assert bad == {"chats": f"hf://datasets/{OTHER}@{commit}/chats/b.parquet row 3"}
-    assert [line.split(maxsplit=2) for line in done.stdout.splitlines()] == [
-        ["chats", "2", "('row_groups', 0)"],
-        ["texts", "2", "('files', 0)"],
-    ]
-    meta = open_meta(tmp_path / "texts-one")
-    assert sum(split["documents"] for split in meta["splits"].values()) == 21
-    assert [one["name"] for one in meta["dataset_config"]["inputs"]] == ["text.parquet", "b.txt"]
-    read = [request.path for request in hub.requests if "/resolve/" in request.path]
-    assert read
-    assert all(commit in path for path in read), "one commit, and no other"
 
 
 COMMANDS = """
@@ -147,10 +73,10 @@ def test_commands_take_a_data_set_of_the_hub(tmp_path: Path, tokenizer_dir: Path
             hub,
             tmp_path,
             {
-                "data": [*pretrain, "data", f"{url}@v1/data/"],
+                "data": [*pretrain, "data", f"{url}@v1/data/", "--workers", "2", "--unit-bytes", "1"],
                 "disk": [*pretrain, "on-disk", "disk/data"],
                 "all": [*pretrain, "all", f"{url}@{commit}", "--max-bad-rows", "9"],
-                "pattern": [*pretrain, "pattern", f"{url}@v1/*/*.parquet", "--workers", "2", "--unit-bytes", "1"],
+                "pattern": [*pretrain, "pattern", f"{url}@v1/*/*.parquet"],
                 "now": [*pretrain, "now", url],
                 "sft": ["build", "--kind", "sft", f"{url}@v1/chats/*.jsonl", *tok, "--val-frac", "0.2", "--out", "sft"],
                 "episodes": ["build", f"{url}@v1/chats/x.jsonl", *tok, "--out", "episodes"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,9 @@ import fsspec
 
 import niels_gpt as ng
 from niels_gpt.episodes import Sampling
-from niels_gpt.store.kinds import open_meta
 from tests.conftest import run_cli
-from tests.scale.builds import write_chats, write_texts
+from tests.scale.builds import write_chats
 from tests.test_cache_determinism import digests
-
-PRETRAIN = ("--max-bad-rows", 100, "--seed", 1, "--shuffle-buffer", 20, "--val-frac", 0.1, "--shard-bytes", 20_000)
-BUDGETS = ("--max-train-tokens", 1 << 40, "--max-val-tokens", 1 << 40)
 
 
 def uploaded(folder: Path, url: str) -> None:
@@ -29,44 +24,11 @@ def uploaded(folder: Path, url: str) -> None:
             fs.pipe_file(f"{url}/{path.relative_to(folder)}", path.read_bytes())
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts") / "raw", 120)
-
-
 def built(out: Path, *command: Any) -> dict[str, str]:
     """The digests of a finished build; bad rows are named by their place, so those lines differ."""
     done = run_cli(*command, "--out", out, cwd=out.parent)
     assert done.returncode == 0, done.stderr
     return {name: digest for name, digest in digests(out).items() if Path(name).suffix in (".bin", ".idx", ".npy")}
-
-
-def rejected_lines(out: Path) -> list[str]:
-    return (out / "rejected.jsonl").read_text().splitlines()
-
-
-def inputs_of(out: Path) -> Any:
-    return open_meta(out)["dataset_config"]["inputs"]
-
-
-@pytest.mark.parametrize("pattern", ["/", "/**"])
-def test_pretraining_shards_from_a_bucket(
-    s3: str, tmp_path: Path, texts: Path, tokenizer_dir: Path, pattern: str
-) -> None:
-    """Notes, JSON lines and parquet below a directory, by two workers, beside the same files on the disk."""
-    uploaded(texts, f"{s3}/raw")
-    what = ("build", "--kind", "pretrain", "--tokenizer", tokenizer_dir, *PRETRAIN, *BUDGETS)
-    local = built(tmp_path / "local", *what, texts)
-    remote = built(tmp_path / "remote", *what, f"{s3}/raw{pattern}", "--workers", 2, "--unit-bytes", 9_000)
-    assert remote == local
-    assert len(local) > 3
-    assert inputs_of(tmp_path / "remote") == inputs_of(tmp_path / "local")
-    wheres = [
-        [json.loads(line)["where"].rpartition("/")[2] for line in rejected_lines(tmp_path / name)]
-        for name in ("local", "remote")
-    ]
-    assert wheres[0] == wheres[1]
-    assert wheres[0]
 
 
 def test_episodes_from_a_bucket_to_a_bucket_to_batches(s3: str, tmp_path: Path, tokenizer_dir: Path) -> None:

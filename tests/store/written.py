@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def _builds(folder: Path) -> None:
     build_episodes(CHATS, folder / "built", shard_bytes=400, **common)
     build_episodes(CHATS, folder / "built_float", mask_dtype="float32", **common)
     pack_episodes(folder / "built", folder / "packed", block_size=63, shard_bytes=512)
+    shutil.rmtree(folder / "built" / "packing")  # its plans are no part of a dataset
     rows = [
         to_preference({"prompt": f"What is {n}?", "chosen": "Good " * (n % 3 + 1), "rejected": "Bad"}, "preference")
         for n in range(9)
