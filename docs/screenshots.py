@@ -1,7 +1,7 @@
 """The pictures of docs/explorer.md: the explorer on the bundled chats, seen by a headless Chromium.
 
-Run it from the repository: `python docs/screenshots.py`. It needs the extras `explorer` and `dev`, a Chromium, and the
-tokenizers of the tests ($NGPT_ASSETS).
+Run it from the repository: `python -m docs.screenshots`; with `all` it makes every view in both widths, light and dark.
+It needs the extras `explorer` and `dev`, a Chromium, and the tokenizers of the tests ($NGPT_ASSETS).
 """
 
 from __future__ import annotations
@@ -82,15 +82,18 @@ def findings(page: Any) -> None:
     page.wait_for_selector(".finding")
 
 
-VIEWS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
-    "explorer-formats": ("formats", "light", formats),
-    "explorer-mask": ("mask", "light", mask),
-    "explorer-mask-dark": ("mask", "dark", mask),
-    "explorer-dataset": ("dataset", "light", dataset),
-    "explorer-training": ("dataset", "light", training),
-    "explorer-drift": ("drift", "light", drift),
-    "explorer-findings": ("findings", "light", findings),
+VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "explorer-formats": ("formats", formats),
+    "explorer-mask": ("mask", mask),
+    "explorer-dataset": ("dataset", dataset),
+    "explorer-training": ("dataset", training),
+    "explorer-drift": ("drift", drift),
+    "explorer-findings": ("findings", findings),
 }
+SIZES = {"": (1320, 820), "-390": (390, 844)}
+SCHEMES = {"": "light", "-dark": "dark"}
+# Those of the page; the others are made if they are named, to look at.
+SHOWN = (*VIEWS, "explorer-mask-dark", "explorer-mask-390", "explorer-dataset-390-dark", "explorer-findings-390")
 
 
 @contextmanager
@@ -106,8 +109,8 @@ def served(explorer: Explorer) -> Iterator[str]:
     explorer.close()
 
 
-def main(wanted: list[str]) -> None:
-    """Write the pictures, or those that are named."""
+def main(wanted: list[str], place: Path = DOCS) -> None:
+    """Write the pictures of the page, those that are named, or `all` there are."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None or not ASSETS.is_dir():
         sys.exit("needs a Chromium (apt-get install chromium) and tokenizers ($NGPT_ASSETS)")
@@ -123,16 +126,18 @@ def main(wanted: list[str]) -> None:
         of_episodes = stack.enter_context(served(Explorer(renderers, open_dataset(episodes, renderers))))
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for name in wanted or VIEWS:
-            view, scheme, prepare = VIEWS[name]
-            page = browser.new_page(
-                viewport={"width": 1320, "height": 1000 if view == "formats" else 820}, color_scheme=scheme
-            )
+        every = [f"{view}{size}{scheme}" for view in VIEWS for size in SIZES for scheme in SCHEMES]
+        for name in every if wanted == ["all"] else wanted or SHOWN:
+            scheme = "-dark" if name.endswith("-dark") else ""
+            size = "-390" if "-390" in name else ""
+            view, prepare = VIEWS[name.removesuffix(scheme).removesuffix(size)]
+            width, height = SIZES[size]
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=SCHEMES[scheme])
             page.set_default_timeout(60_000)
             page.goto(f"{of_episodes if prepare is training else of_chats}/#{view}")
             prepare(page)
             page.wait_for_timeout(500)
-            page.screenshot(path=DOCS / f"{name}.png")
+            page.screenshot(path=place / f"{name}.png")
             page.close()
         browser.close()
 

@@ -439,6 +439,7 @@ def explore(
     date: str | None = None,
     format: str | None = None,
     findings: Path | None = None,
+    serving: str | None = None,
     port: int = 0,
     browser: bool = True,
 ) -> None:
@@ -451,6 +452,7 @@ def explore(
         renderer_name, renderer_options, template, date: how the first tokenizer's rows are rendered.
         format: the shape of conversations or preferences; default as the rows look.
         findings: a report of the doctor as JSON.
+        serving: the address of an inference server, which is compared as `check_serving` does.
         port: 0 takes any that is free.
         browser: open the page.
 
@@ -467,7 +469,7 @@ def explore(
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # after the cheap checks, because it needs the extra
 
-    explorer = Explorer(listed, open_dataset(path, listed, format), report)
+    explorer = Explorer(listed, open_dataset(path, listed, format), report, serving or "")
     serve(
         explorer,
         port=port,

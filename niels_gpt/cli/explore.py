@@ -35,6 +35,7 @@ def explore(
         Path | None,
         Option("A report of the doctor (doctor --json).", "FILE", check=existing("a report of the doctor")),
     ] = None,
+    serving: Annotated[str | None, Option("A server whose prompts the drift view compares.", "URL")] = None,
     port: Annotated[int, Option("0 takes any that is free.", limits=ranges.PORT)] = 0,
     browser: Annotated[bool, Option("Open the page in a browser.")] = True,
 ) -> None:
@@ -57,6 +58,7 @@ def explore(
         date=chosen.date,
         format=form,
         findings=findings,
+        serving=serving,
         port=port,
         browser=browser,
     )

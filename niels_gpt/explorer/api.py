@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,10 +20,13 @@ from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, CustomMode
 from niels_gpt.explorer.training_rows import Fit, TrainingRows
 from niels_gpt.inputs.opened import open_input
+from niels_gpt.messages import Conversation
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.store.kinds import is_dataset
 from niels_gpt.version import __version__
 
 PAGE_ROWS = 200
+SERVED_ROWS = 20  # of a chat file, which the drift view compares with a server
 _MOST_SAMPLES = 4  # each has a thread
 
 
@@ -36,12 +39,17 @@ class Explorer:
         renderers: the renderers that the page offers.
         dataset: the open dataset; `None` where the page only renders.
         findings: the doctor's report, from `read_findings`.
+        server: the address of an inference server, which the drift view compares with the first renderer.
     """
 
     def __init__(
-        self, renderers: RendererList, dataset: Dataset | None = None, findings: dict[str, Any] | None = None
+        self,
+        renderers: RendererList,
+        dataset: Dataset | None = None,
+        findings: dict[str, Any] | None = None,
+        server: str = "",
     ) -> None:
-        self.renderers, self.dataset = renderers, dataset
+        self.renderers, self.dataset, self._server = renderers, dataset, server
         self.findings = findings and placed(findings, dataset)
         self._stats: dict[tuple[str, RendererChoice], SampleStats] = {}
         self._training: TrainingRows | None = None
@@ -66,6 +74,7 @@ class Explorer:
             "default_mode": DEFAULT_MODE,
             "dataset": None if dataset is None else asdict(dataset.about(dataset.splits[0])),
             "findings": self.findings,
+            "serving": self._server,
         }
 
     def _opened(self, split: str) -> tuple[Dataset, str]:
@@ -95,6 +104,22 @@ class Explorer:
         """A conversation as two token tables, and where they differ."""
         one, other = (self.renderers.table(messages, tools, choice, MODES, prompt=prompt) for choice in (left, right))
         return {"left": asdict(one), "right": asdict(other), "drift": asdict(compare(one, other))}
+
+    def serving(self) -> dict[str, Any]:
+        """What the server makes of probes and of the first rows of a chat file, as `ServingReport.to_json` has it.
+
+        Raises:
+            UsageError: no server, or no tokenizer. ServerError: it does not answer.
+        """
+        first = self.renderers.first
+        if not self._server or not first.tokenizer:
+            raise UsageError("comparing with a server needs --serving URL and --tokenizer, as in training")
+        from niels_gpt.doctor.serving.check import check_serving  # here, because it needs an extra
+
+        rows: Iterable[Conversation | Rejected] = ()
+        if isinstance(self.dataset, ChatRows):
+            rows = map(self.dataset.conversation, range(min(SERVED_ROWS, len(self.dataset.lines))))
+        return check_serving(self._server, self.renderers.renderer(first), rows).to_json()
 
     def rows(
         self, split: str = "", start: int = 0, limit: int = 50, wanted: Filter = ALL_ROWS, finding: int | None = None
@@ -146,7 +171,7 @@ class Explorer:
                 characters = isinstance(dataset, ChatRows) and not choice.tokenizer
                 unit = "characters" if characters else "tokens"
                 self._stats[split, choice] = SampleStats(dataset, split, choice, unit)
-            return asdict(self._stats[split, choice].now())
+            return self._stats[split, choice].now()
 
     def training(
         self, fit: Fit, split: str = "", start: int = 0, limit: int = 40, row: int | None = None

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -62,16 +61,11 @@ def compare(left: TokenTable, right: TokenTable, mode: str = "end_of_turn") -> D
         ]
     mask_at = -1
     if not places and by_ids:
-        masks = []
-        for table in (left, right):
-            flags = np.zeros(len(table.texts), np.bool_)
-            trained = next((shown.trained for shown in table.modes if shown.name == mode), [])
-            # Starts and stops in turn: 1 3 4 5 has the pairs (1,3) (3,4) (4,5), and every other one is a trained run.
-            for start, stop in list(pairwise(trained))[::2]:
-                flags[start:stop] = True
-            masks.append(flags)
-        differ = np.flatnonzero(masks[0] != masks[1])
-        mask_at = int(differ[0]) if differ.size else -1
+        masks = [
+            {edge for shown in table.modes if shown.name == mode for edge in shown.trained} for table in (left, right)
+        ]
+        # Where runs start and stop, 1 3 4 5 against 1 3 6 7: up to 4 both train the same.
+        mask_at = min(masks[0] ^ masks[1], default=-1)
     return Drift("ids" if by_ids else "text", not places, spans[0], spans[1], mask_at)
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.explorer.rendering import RAW, bare_text_table, rendered_table, text_only_table
+from niels_gpt.errors import UsageError
+from niels_gpt.explorer.rendering import RAW, TextOnlyEncoder, bare_text_table, rendered_table
 from niels_gpt.explorer.token_columns import LossMode, TokenTable
 from niels_gpt.messages import Message, normalise
 from niels_gpt.renderers.family import Family
@@ -35,7 +35,7 @@ from niels_gpt.tokenizer.pieces import PieceEncoder
 TEMPLATE, FILE = "template", "file"
 _TOKENIZER_FILES = ("tokenizer.json", "spm.model")
 MOST_CHARACTERS = 2_000_000  # of a conversation: about half a million tokens, and 100 bytes each for the page
-_MOST_ENCODERS = 8  # of a hundred megabytes each
+_MOST_ENCODERS = 12  # of a hundred megabytes each
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,9 @@ class RendererList:
         self._options = dict(chosen.options)
         self.automatic = {name: automatic_renderer(place) for name, place in self.tokenizers.items()}
         self._template, self._clock, self._dated = template, clock_on(chosen.date), chosen.date is not None
-        self._encoders: OrderedDict[str, PieceEncoder] = OrderedDict()
-        self._renderers: OrderedDict[RendererChoice, Family | DefaultRenderer] = OrderedDict()
-        # The page asks for several formats at once. One lock guards the two caches; each tokenizer has a lock of its
-        # own while it is loaded.
-        self._lock = threading.Lock()
-        self._loading: dict[str, threading.Lock] = {name: threading.Lock() for name in self.tokenizers}
+        self._lock = threading.RLock()  # the page asks for several formats at once
+        self._encoders = lru_cache(_MOST_ENCODERS)(open_encoder)
+        self._renderers = lru_cache(_MOST_ENCODERS)(self._create)
         if template is not None:
             if not self.tokenizers:
                 raise UsageError(f"{template}: a chat template needs a tokenizer; pass --tokenizer DIR with it")
@@ -142,7 +139,7 @@ class RendererList:
         return shown
 
     def encoder(self, name: str) -> PieceEncoder:
-        """A tokenizer, loaded at its first use; only the `_MOST_ENCODERS` last used ones are retained.
+        """A tokenizer, loaded at its first use.
 
         Raises:
             UsageError: no such name. TokenizerError: it cannot be used.
@@ -150,20 +147,8 @@ class RendererList:
         if name not in self.tokenizers:
             known = ", ".join(self.tokenizers) or "none; start with --tokenizer DIR"
             raise UsageError(f"no tokenizer {name!r}; known: {known}")
-        with self._loading[name]:  # a tokenizer takes seconds to load: not twice, and not under the common lock
-            with self._lock:
-                found = self._encoders.get(name)
-            if found is None:
-                found = open_encoder(self.tokenizers[name])
-            with self._lock:
-                self._encoders[name] = found
-                self._encoders.move_to_end(name)
-                while len(self._encoders) > _MOST_ENCODERS:
-                    gone, _ = self._encoders.popitem(last=False)
-                    # A renderer holds its tokenizer, so memory is only freed with both.
-                    for choice in [choice for choice in self._renderers if choice.tokenizer == gone]:
-                        del self._renderers[choice]
-        return found
+        with self._lock:  # loading takes seconds: not twice
+            return self._encoders(self.tokenizers[name])
 
     def renderer(self, choice: RendererChoice) -> Family | DefaultRenderer:
         """The renderer of a choice that is not bare text; a family without a tokenizer writes text only.
@@ -172,36 +157,30 @@ class RendererList:
             UsageError: no such renderer. TokenizerError, TemplateError: renderer and tokenizer do not fit.
         """
         with self._lock:
-            found = self._renderers.get(choice)
-        if found is None:
-            found = self._create(choice).lists_unwritten()  # the page shows what is left out
-            with self._lock:
-                self._renderers[choice] = found
-                while len(self._renderers) > 4 * _MOST_ENCODERS:
-                    self._renderers.popitem(last=False)
-        return found
+            return self._renderers(choice)
 
     def _create(self, choice: RendererChoice) -> Family | DefaultRenderer:
+        made: Family | DefaultRenderer
         name = choice.renderer
         # Other families do not have the options that the command line set for this one.
         options = self._options if name == self.first.renderer else {}
-        kind = FAMILIES[name].config_class if name in FAMILIES else DefaultRendererConfig
-        options = typed_options(kind, options)
-        if name in FAMILIES and not choice.tokenizer:
-            family = FAMILIES[name]
-            config: Any = config_of({"name": name, **options})
-            return family(TextOnlyEncoder([*family.controls, *family.stops]), config)
-        if name in (TEMPLATE, FILE) and not choice.tokenizer:
-            raise UsageError("a chat template needs a tokenizer: start with --tokenizer DIR, then choose one")
-        if name not in (*FAMILIES, TEMPLATE, FILE):
+        family = FAMILIES.get(name)
+        if family is None and name not in (TEMPLATE, FILE):
             create_renderer(TextOnlyEncoder(()), name)  # raises, and names the known ones
-        encoder = self.encoder(choice.tokenizer)
-        if name in FAMILIES:
-            option, form = FAMILIES[name].config_class.day
+        options = typed_options(DefaultRendererConfig if family is None else family.config_class, options)
+        if not choice.tokenizer:
+            if family is None:
+                raise UsageError("a chat template needs a tokenizer: start with --tokenizer DIR, then choose one")
+            config: Any = config_of({"name": name, **options})
+            made = family(TextOnlyEncoder([*family.controls, *family.stops]), config)
+        elif family is None:
+            source = load_template(self._template) if name == FILE and self._template else choice.source
+            made = DefaultRenderer(self.encoder(choice.tokenizer), template=source, clock=self._clock, **options)
+        else:
+            option, form = family.config_class.day
             day = {option: self._clock(form)} if option and self._dated else {}
-            return create_renderer(encoder, {"name": name, **day, **options})
-        source = load_template(self._template) if name == FILE and self._template else choice.source
-        return DefaultRenderer(encoder, template=source, clock=self._clock, **options)
+            made = create_renderer(self.encoder(choice.tokenizer), {"name": name, **day, **options})
+        return made.lists_unwritten()  # the page shows what is left out
 
     def table(
         self,
@@ -230,8 +209,6 @@ class RendererList:
         title = choice.renderer if choice.renderer in FAMILIES else "template"
         labels = {"title": title, "renderer": choice.renderer, "tokenizer": choice.tokenizer}
         renderer = self.renderer(choice).with_kwargs(kwargs)
-        if isinstance(renderer, Family) and isinstance(renderer.encoder, TextOnlyEncoder):
-            return text_only_table(renderer, conversation, tools, modes, prompt=prompt, **labels)
         return rendered_table(renderer, conversation, tools, modes, prompt=prompt, **labels)
 
 
@@ -285,24 +262,3 @@ def _by_name(sources: Sequence[str]) -> dict[str, str]:
                 name, number = f"{base} ({number})", number + 1
             named[name] = place
     return named
-
-
-class TextOnlyEncoder:
-    """A `PieceEncoder` with a family's control tokens that encodes nothing: enough to write a conversation's text."""
-
-    name, engine, vocab_size = "no tokenizer", "none", 0
-    stop_ids: tuple[int, ...] = ()
-    template: str | None = None
-    special_tokens: Mapping[str, str] = {}
-    fingerprints: Mapping[str, str] = {"tokenizer": ""}
-
-    def __init__(self, controls: Sequence[str]) -> None:
-        # No token has the id -1; grammars only ask whether a control token exists.
-        self.added_ids = dict.fromkeys(controls, -1)
-        self.control_ids: Mapping[str, int] = self.added_ids
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        raise TokenizerError("no tokenizer is available, so there are no ids; pass --tokenizer DIR")
-
-    # All methods of the protocol that would need ids.
-    encode_pieces = encode_many = encode_strings = token_bytes = decode = _refuse

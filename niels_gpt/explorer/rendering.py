@@ -1,22 +1,23 @@
-"""A conversation as a token table: rendered with a tokenizer, as text by a family without one, or as bare text.
+"""A conversation as a token table: tokens with ids, pieces of text where there is no tokenizer, or bare text.
 
 ::
 
-    rendered_table     renderer and tokenizer     tokens with ids
-    text_only_table    family without tokenizer   pieces of text with the same attribution, counted in characters
-    bare_text_table    no template at all         contents joined by spaces, as a base model would read them
+    renderer and tokenizer       tokens with ids
+    family without tokenizer     pieces of text with the same attribution, counted in characters
+    no renderer                  contents joined by spaces, as a base model would read them; tokens or pieces
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
-from niels_gpt.explorer.token_columns import LossMode, TokenFacts, TokenTable, spelled, table_of_rendering
+from niels_gpt.errors import TokenizerError
+from niels_gpt.explorer.token_columns import Entries, LossMode, TokenTable, spelled, table_of_entries
 from niels_gpt.messages import Message
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.kinds import Kind, Piece
@@ -24,6 +25,27 @@ from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 RAW = "raw"
+
+
+class TextOnlyEncoder:
+    """A `PieceEncoder` with a family's control tokens that encodes nothing: enough to write a conversation's text."""
+
+    name, engine, vocab_size = "no tokenizer", "none", 0
+    stop_ids: tuple[int, ...] = ()
+    template: str | None = None
+    special_tokens: Mapping[str, str] = {}
+    fingerprints: Mapping[str, str] = {"tokenizer": ""}
+
+    def __init__(self, controls: Sequence[str]) -> None:
+        # No token has the id -1; grammars only ask whether a control token exists.
+        self.added_ids = dict.fromkeys(controls, -1)
+        self.control_ids: Mapping[str, int] = self.added_ids
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TokenizerError("no tokenizer is available, so there are no ids; pass --tokenizer DIR")
+
+    # All methods of the protocol that would need ids.
+    encode_pieces = encode_many = encode_strings = token_bytes = decode = _refuse
 
 
 def rendered_table(
@@ -35,31 +57,22 @@ def rendered_table(
     prompt: bool,
     **labels: str,
 ) -> TokenTable:
-    """The tokens of a conversation.
+    """A conversation by a renderer; by a family over a `TextOnlyEncoder` as pieces of text.
 
     Raises:
         MessageError: the renderer refuses the conversation.
     """
-    rendered = by.render(messages, tools=tools, add_generation_prompt=prompt)
-    notes = [] if rendered.attribution == "full" else [f"Attribution is {rendered.attribution}."]
-    notes += [f"{one}: the format has no place for it." for one in rendered.unwritten]
-    note = " ".join(notes)
-    facts = rendered.message_indices, rendered.kinds
-    return token_table(by.encoder, rendered.token_ids, facts, messages, modes, note=note, **labels)
-
-
-def text_only_table(
-    family: Family, messages: Sequence[Message], tools: Any, modes: Sequence[LossMode], *, prompt: bool, **labels: str
-) -> TokenTable:
-    """The text that a family writes, in pieces with their attribution; ids need its tokenizer.
-
-    Raises:
-        MessageError: the family refuses the conversation.
-    """
-    # The grammar's text before it is encoded: attribution is known without any tokenizer.
-    pieces = family.emit(messages, tools=tools, add_generation_prompt=prompt).pieces()
-    note = "Text without ids: no tokenizer of this family is available, so counts are in characters."
-    return _piece_table(pieces, messages, modes, (*family.controls, *family.stops), note=note, **labels)
+    if isinstance(by, Family) and isinstance(by.encoder, TextOnlyEncoder):
+        # The grammar's text before it is encoded: attribution is known without any tokenizer.
+        pieces = by.emit(messages, tools=tools, add_generation_prompt=prompt).pieces()
+        note = "Text without ids: no tokenizer of this family is available, so counts are in characters."
+        entries = _of_pieces(pieces, {*by.controls, *by.stops})
+    else:
+        made = by.render(messages, tools=tools, add_generation_prompt=prompt)
+        notes = [] if made.attribution == "full" else [f"Attribution is {made.attribution}."]
+        note = " ".join([*notes, *(f"{one}: the format has no place for it." for one in made.unwritten)])
+        entries = _of_ids(by.encoder, made.token_ids, made.message_indices, made.kinds)
+    return table_of_entries(entries, messages, modes, note=note, **labels)
 
 
 def bare_text_table(
@@ -70,66 +83,40 @@ def bare_text_table(
     for index, message in enumerate(messages):
         content = message["content"]
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        pieces.append(
-            Piece(f" {text}" if index else text, index, Kind.REPLY if message["role"] == "assistant" else Kind.CONTEXT)
-        )
+        kind = Kind.REPLY if message["role"] == "assistant" else Kind.CONTEXT
+        pieces.append(Piece(f" {text}" if index else text, index, kind))
     labels = {"title": "bare text", "renderer": RAW, "tokenizer": name}
     if encoder is None:
-        return _piece_table(pieces, messages, modes, (), note="Counted in characters.", **labels)
-    # `scaffold` is False for all, so that a control token in a content is encoded as text.
-    ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [piece.scaffold for piece in pieces])
+        return table_of_entries(_of_pieces(pieces, set()), messages, modes, note="Counted in characters.", **labels)
+    # Nothing is scaffold, so that a control token in a content is encoded as text.
+    ids, owner = encoder.encode_pieces([piece.text for piece in pieces], [False] * len(pieces))
     owners = [pieces[at] for at in owner.tolist()]
-    facts = [piece.msg for piece in owners], [int(piece.kind) for piece in owners]
-    return token_table(encoder, ids.tolist(), facts, messages, modes, note="", **labels)
+    entries = _of_ids(encoder, ids.tolist(), [piece.msg for piece in owners], [int(piece.kind) for piece in owners])
+    return table_of_entries(entries, messages, modes, **labels)
 
 
-def token_table(
-    encoder: PieceEncoder,
-    ids: list[int],
-    facts: tuple[list[int], list[int]],
-    messages: Sequence[Message],
-    modes: Sequence[LossMode],
-    **labels: str,
-) -> TokenTable:
-    """Tokens with their facts.
-
-    Args:
-        facts: message and kind of each token, as in `RenderedTokens`.
-    """
+def _of_ids(encoder: PieceEncoder, ids: list[int], owners: Sequence[int], kinds: Sequence[int]) -> Entries:
     texts, half = spelled(encoder.token_bytes(ids))
     control = np.isin(ids, list(encoder.control_ids.values()))
-    known = TokenFacts(np.array(facts[0], np.int64), np.array(facts[1], np.int64), control, half)
-    return table_of_rendering(texts, ids, known, messages, modes, **labels)
+    return Entries(texts, ids, np.array(owners, np.int64), np.array(kinds, np.int64), control, half)
 
 
-def _piece_table(
-    pieces: Sequence[Piece],
-    messages: Sequence[Message],
-    modes: Sequence[LossMode],
-    controls: Sequence[str],
-    **labels: str,
-) -> TokenTable:
-    """Pieces as entries of a table; control tokens in scaffold become entries of their own."""
-    cut = (
-        # The longest first, because `re` takes the first branch that fits; the group makes `split` return the tokens
-        # too.
-        re.compile("(" + "|".join(map(re.escape, sorted(set(controls), key=len, reverse=True))) + ")")
-        if controls
-        else None
-    )
+def _of_pieces(pieces: Sequence[Piece], controls: set[str]) -> Entries:
+    """Pieces of text; control tokens in scaffold become entries of their own."""
+    # The longest first, because `re` takes the first branch that fits; the group makes `split` return the tokens.
+    longest = sorted(map(re.escape, controls), key=len, reverse=True)
+    cut = re.compile(f"({'|'.join(longest)})") if controls else None
     parts = [
         (part, piece)
         for piece in pieces
         for part in (cut.split(piece.text) if cut and piece.scaffold else [piece.text])
         if part
     ]
-    texts = [part for part, _ in parts]
-    owners = [piece for _, piece in parts]
-    known = np.array([piece.scaffold for piece in owners], np.bool_)
-    facts = TokenFacts(
-        owners=np.array([piece.msg for piece in owners], np.int64),
-        kinds=np.array([piece.kind for piece in owners], np.int64),
-        control=np.isin(texts, list(controls)) & known if controls else np.zeros(len(texts), np.bool_),
-        half=np.zeros(len(texts), np.bool_),
+    return Entries(
+        texts=[part for part, _ in parts],
+        ids=None,
+        owners=np.array([piece.msg for _, piece in parts], np.int64),
+        kinds=np.array([piece.kind for _, piece in parts], np.int64),
+        control=np.array([piece.scaffold and part in controls for part, piece in parts], np.bool_),
+        half=np.zeros(len(parts), np.bool_),
     )
-    return table_of_rendering(texts, None, facts, messages, modes, **labels)

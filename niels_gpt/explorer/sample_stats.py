@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,43 +16,6 @@ from niels_gpt.seeds import order
 SAMPLE_ROWS = 4096
 PORTION = 64  # rows between two looks at whether to stop
 BINS = 40
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """`counts[i]` values are between `edges[i]` and `edges[i + 1]`, the last up to `most`.
-
-    Attributes:
-        quantiles: at 5, 50 and 95 percent.
-        most: the largest value.
-    """
-
-    edges: list[float]
-    counts: list[int]
-    quantiles: list[float]
-    most: float
-
-
-@dataclass(frozen=True)
-class StatsSoFar:
-    """The sample at one moment.
-
-    Attributes:
-        rows: how many rows were read so far. of: how many will be read. total: how many the split has.
-        unit: of lengths: "characters" or "tokens".
-        lengths, shares: the histograms; `None` while there is no usable row.
-        outside: how many rows cannot be used.
-        problem: why the sampling ended early; empty if it did not.
-    """
-
-    rows: int
-    of: int
-    total: int
-    unit: str
-    lengths: Histogram | None
-    shares: Histogram | None
-    outside: int
-    problem: str = ""
 
 
 class SampleStats:
@@ -94,28 +57,35 @@ class SampleStats:
             self._problem = str(error)
             self._of = self._seen
 
-    def now(self) -> StatsSoFar:
-        """The sample so far."""
+    def now(self) -> dict[str, Any]:
+        """The sample so far.
+
+        Returns:
+            `rows` of `of` sampled rows were read, of `total` in the split, `outside` of them cannot be used; `problem`,
+            why the sampling ended early; `lengths` in `unit` and `shares`, the histograms, `None` without a usable row.
+        """
         # A copy, because the background thread appends while this one reads.
         found = np.array(self._found[:], np.float64).reshape(-1, 2)
-        lengths, shares = found[:, 0], found[:, 1]
-        return StatsSoFar(
-            rows=self._seen,
-            of=self._of,
-            total=self._total,
-            unit=self._unit,
-            lengths=_histogram(lengths, None) if len(found) else None,
-            shares=_histogram(shares, (0.0, 1.0)) if len(found) else None,
-            outside=self._seen - len(found),
-            problem=self._problem,
-        )
+        return {
+            "rows": self._seen,
+            "of": self._of,
+            "total": self._total,
+            "unit": self._unit,
+            "lengths": _histogram(found[:, 0], None) if len(found) else None,
+            "shares": _histogram(found[:, 1], (0.0, 1.0)) if len(found) else None,
+            "outside": self._seen - len(found),
+            "problem": self._problem,
+        }
 
 
-def _histogram(values: npt.NDArray[np.float64], limits: tuple[float, float] | None) -> Histogram:
+def _histogram(values: npt.NDArray[np.float64], limits: tuple[float, float] | None) -> dict[str, Any]:
     """Values in bins of equal width.
 
     Without limits the bins end at the largest value, unless that is more than three times what 95 of 100 values stay
     below: a single very long row would put all others into the first bin. Then the last bin takes the rest.
+
+    Returns:
+        `edges`, `counts` between them, `quantiles` at 5, 50 and 95 percent, `most`, the largest value.
     """
     most = float(values.max())
     if limits is None:
@@ -123,4 +93,5 @@ def _histogram(values: npt.NDArray[np.float64], limits: tuple[float, float] | No
         usual = float(np.quantile(values, 0.95, method="lower"))
         limits = 0.0, max(1.0, most if most <= 3 * usual else np.ceil(1.5 * usual))
     counts, edges = np.histogram(np.clip(values, *limits), bins=BINS, range=limits)
-    return Histogram(edges.tolist(), counts.tolist(), np.quantile(values, [0.05, 0.5, 0.95]).tolist(), most)
+    quantiles = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
+    return {"edges": edges.tolist(), "counts": counts.tolist(), "quantiles": quantiles, "most": most}

@@ -133,6 +133,7 @@ def _routes(explorer: Explorer) -> list[Route | Mount]:
         Route("/api/image", image),
         posts("render", explorer.render),
         posts("drift", explorer.drift),
+        posts("serving", explorer.serving),
         posts("rows", explorer.rows),
         posts("row", explorer.row),
         posts("stats", explorer.stats),

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -141,23 +142,19 @@ class TokenTable:
 
 def spelled(pieces: Sequence[bytes]) -> tuple[list[str], Bools]:
     """Tokens' bytes as texts, and which tokens are not whole characters: those are written `\\xe4\\xbd`."""
-    texts, half = [], np.zeros(len(pieces), np.bool_)
-    seen: dict[bytes, tuple[str, bool]] = {}
-    for at, piece in enumerate(pieces):
-        # Decoded once per distinct token: a long row repeats a few hundred.
-        known = seen.get(piece)
-        if known is None:
-            try:
-                known = piece.decode(), False
-            except UnicodeDecodeError:
-                known = "".join(f"\\x{byte:02x}" for byte in piece), True
-            seen[piece] = known
-        texts.append(known[0])
-        half[at] = known[1]
-    return texts, half
+
+    @cache  # a long row repeats a few hundred
+    def spell(piece: bytes) -> tuple[str, bool]:
+        try:
+            return piece.decode(), False
+        except UnicodeDecodeError:
+            return "".join(f"\\x{byte:02x}" for byte in piece), True
+
+    found = list(map(spell, pieces))
+    return [text for text, _ in found], np.array([half for _, half in found], np.bool_)
 
 
-def runs_of(groups: npt.NDArray[np.integer[Any]], facts: npt.NDArray[np.integer[Any]]) -> list[list[int]]:
+def runs_of(groups: Ints, facts: Ints) -> list[list[int]]:
     """Runs of neighbours with equal group and facts: groups 0 0 1 and facts 2 2 3 give [2,0,2] [3,1,3]."""
     if not len(groups):
         return []
@@ -177,8 +174,8 @@ def edges(flags: Bools) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class TokenFacts:
-    """The known facts of each token of a rendering; all arrays have the shape (tokens,).
+class Entries:
+    """A rendered conversation; all sequences have an entry for each token, or for each piece of text without ids.
 
     Attributes:
         owners: the index of its message, -1 for none; int64.
@@ -187,51 +184,38 @@ class TokenFacts:
         half: its bytes are not whole characters.
     """
 
-    owners: npt.NDArray[np.integer[Any]]
-    kinds: npt.NDArray[np.integer[Any]]
+    texts: list[str]
+    ids: list[int] | None
+    owners: Ints
+    kinds: Ints
     control: Bools
     half: Bools
 
-    @property
-    def body(self) -> Bools:
-        """Whether it is content."""
-        body: Bools = (self.kinds & CONTENT) != 0
-        return body
 
-    def bits(self) -> npt.NDArray[np.int64]:
-        """The facts as one number a token, as the page reads them."""
-        sampled = (self.kinds & OF_MODEL) != 0
-        bits: npt.NDArray[np.int64] = sampled * SAMPLED | self.body * BODY | self.control * CONTROL | self.half * HALF
-        return bits
-
-
-def table_of_rendering(
-    texts: list[str],
-    ids: list[int] | None,
-    facts: TokenFacts,
-    messages: Sequence[Message],
-    modes: Sequence[LossMode],
-    **labels: str,
+def table_of_entries(
+    entries: Entries, messages: Sequence[Message], modes: Sequence[LossMode], **labels: str
 ) -> TokenTable:
-    """A rendered conversation with its attribution, under every loss mode.
+    """A rendered conversation under every loss mode.
 
     Args:
-        texts: one per token, or per piece of text where there are no ids.
         labels: title, renderer, tokenizer and note of the `TokenTable`.
 
     Raises:
         MessageError: a message has an invalid weight.
     """
-    body = facts.body
-    # Without a tokenizer there are pieces of text in place of tokens, which are counted in characters.
-    sizes = np.ones(len(texts), np.int64) if ids is not None else np.array([len(text) for text in texts], np.int64)
-    masks = [(mode, mode.on.weights(facts.owners, facts.kinds, messages) > 0) for mode in modes]
+    texts, owners, kinds = entries.texts, entries.owners, entries.kinds
+    body = (kinds & CONTENT) != 0
+    sampled = (kinds & OF_MODEL) != 0
+    facts = sampled * SAMPLED | body * BODY | entries.control * CONTROL | entries.half * HALF
+    # Pieces of text are counted in characters.
+    sizes = np.array([len(text) if entries.ids is None else 1 for text in texts], np.int64)
+    masks = [(mode, mode.on.weights(owners, kinds, messages) > 0) for mode in modes]
     total, of_body = int(sizes.sum()), int(sizes[body].sum())
     return TokenTable(
-        unit="character" if ids is None else "token",
+        unit="character" if entries.ids is None else "token",
         texts=texts,
-        ids=ids,
-        runs=runs_of(facts.owners, facts.bits()),
+        ids=entries.ids,
+        runs=runs_of(owners, facts),
         groups=[Group(str(index), m["role"], weight_of(m)) for index, m in enumerate(messages)],
         modes=[ModeMask(m.name, m.title, m.meaning, edges(mask), int(sizes[mask].sum())) for m, mask in masks],
         counts={"total": total, "body": of_body, "scaffold": total - of_body, "padding": 0},

@@ -14,10 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from niels_gpt.explorer.api import Explorer, open_dataset
-from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.samples import chats_file
-from tests.conftest import run_cli
+from niels_gpt.explorer.api import Explorer
 
 
 @contextmanager
@@ -48,7 +45,7 @@ class Client:
     http: httpx.Client
 
     def ask(self, path: str, body: Any, status: int = 200) -> Any:
-        """What the server says to a POST."""
+        """What the server answers to a POST."""
         answer = self.http.post(path, json=body)
         assert answer.status_code == status, answer.text
         return answer.json()
@@ -95,59 +92,46 @@ def browser(chromium: str) -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any) -> Iterator[Callable[..., Watched]]:
-    """Open an address in a page of its own; at the end no page may have met an error of its scripts or its policy."""
-    opened: list[tuple[Any, Watched]] = []
+    """Open an address in a page of its own.
+
+    At the end no page may have met an error of its scripts or its policy, or have asked another server.
+    """
+    opened: list[tuple[Any, str, Watched]] = []
 
     def go(address: str, **options: Any) -> Watched:
-        context = browser.new_context(viewport={"width": 1360, "height": 860}, **options)
+        context = browser.new_context(**{"viewport": {"width": 1360, "height": 860}, **options})
         watched = Watched(context.new_page())
         page = watched.page
         page.set_default_timeout(60_000)  # a busy machine is slow, not wrong
         page.on("pageerror", lambda error: watched.problems.append(f"error: {error}"))
-        page.on("console", lambda said: said.type == "error" and watched.problems.append(said.text))
+        page.on("console", lambda line: line.type == "error" and watched.problems.append(line.text))
         page.on("request", lambda request: watched.requests.append(request.url))
         page.goto(address)
-        opened.append((context, watched))
+        opened.append((context, address.partition("#")[0], watched))
         return watched
 
     yield go
-    for context, watched in opened:
+    for context, address, watched in opened:
         context.close()
         expected = [problem for problem in watched.problems if "the server responded with a status of 4" in problem]
         assert watched.problems == expected, watched.problems
+        assert all(request.startswith((address, "blob:", "data:")) for request in watched.requests)
 
 
 @contextmanager
-def visited(visit: Callable[..., Watched], explorer: Explorer, place: str) -> Iterator[Any]:
+def visited(visit: Callable[..., Watched], explorer: Explorer, place: str, **options: Any) -> Iterator[Any]:
     """A page of an explorer that runs as long. It is closed first: what it still loads would be refused."""
     with serving(explorer) as address:
-        page = visit(f"{address}/{place}").page
+        page = visit(f"{address}/{place}", **options).page
         yield page
         page.close()
-
-
-@pytest.fixture(scope="module")
-def episodes_address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with episodes of the bundled chats."""
-    place = tmp_path_factory.mktemp("episodes") / "chats"
-    done = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--val-frac", "0", "--out", place)
-    assert done.returncode == 0, done.stderr
-    renderers = RendererList([str(tokenizer_dir)])
-    with serving(Explorer(renderers, open_dataset(place, renderers))) as found:
-        yield found
 
 
 def report_of(rows: list[int], **facts: Any) -> dict[str, Any]:
     """A report of the doctor with a finding at these rows; `facts` of its evidence."""
     evidence = [{"row": row, "where": "chats.jsonl:8", "note": "this one", "message": 1, "token": 5} for row in rows]
-    finding = {
-        "rule": "never-ending",
-        "severity": "error",
-        "title": "The model <b>never</b> stops",
-        "count": 1200,
-        "rows": 41,
-    }
-    finding |= {"summary": "s", "cause": "c", "fix": "f", "thread": "huggingface/trl#1623"}
+    finding = {"rule": "never-ending", "severity": "error", "title": "The model <b>never</b> stops", "count": 1200}
+    finding |= {"rows": 41, "summary": "s", "cause": "c", "fix": "f", "thread": "huggingface/trl#1623"}
     finding["evidence"] = [place | {"window": [], "mark": None} | facts for place in evidence]
     return {"version": 1, "rows": 100, "findings": [finding], "skipped": {}, "judged": 50}
 

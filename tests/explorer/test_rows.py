@@ -114,7 +114,7 @@ def test_a_file_that_is_rewritten_while_it_is_open_is_refused(tmp_path: Path, ch
         with pytest.raises(InputError, match=r"chats\.jsonl: written to since it was opened.*start it again"):
             ask()
     stats = SampleStats(rows, "all", RENDERERS.first, "characters")
-    until(lambda: "written to" in stats.now().problem)
+    until(lambda: "written to" in stats.now()["problem"])
     rows.close()
 
 
@@ -131,7 +131,7 @@ def test_histograms_of_a_file_that_is_gone_end(tmp_path: Path) -> None:
     rows = opened(written(tmp_path / "chats.jsonl", [chat("question")]))
     (tmp_path / "chats.jsonl").unlink()
     stats = SampleStats(rows, "all", RENDERERS.first, "characters")
-    until(lambda: "No such file" in stats.now().problem)
+    until(lambda: "No such file" in stats.now()["problem"])
     rows.close()
 
 

@@ -2,6 +2,7 @@ import { ask, h, latest, number, saved } from "./dom.js";
 import { oneLine, unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 import { rendererPicker } from "./picker.js";
+import { Serving } from "./serving.js";
 
 // One conversation in two formats: every difference is marked, and the first is described.
 
@@ -16,8 +17,9 @@ export class DriftView {
     this.verdict = h("p", { class: "verdict", role: "status" });
     this.place = h("div", { class: "pair" });
     this.jump = h("button", { type: "button", onclick: () => this.toDifference() }, "Next difference");
+    this.serving = new Serving({ session });
     this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
-      h("div", { class: "content" },
+      h("div", { class: "content" }, this.serving.element,
         h("div", { class: "pair" }, this.left.element, this.right.element),
         h("div", { class: "bar" }, this.verdict, this.jump, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
         this.place));
@@ -26,6 +28,7 @@ export class DriftView {
   enter(place) {
     this.element.querySelector(".side").append(this.editor.element);
     place.append(this.element);
+    this.serving.enter();
     this.refresh();
   }
 
