@@ -23,7 +23,7 @@ from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.export.run import export
 from niels_gpt.preferences import PreferenceLoader
 from niels_gpt.store.verify import verify_dataset
-from tests.episodes.rows import write_dataset
+from tests.episodes.made import write_dataset
 from tests.export.sources import episodes, random_rows
 from tests.preferences.made import built, pairs
 

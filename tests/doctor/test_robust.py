@@ -21,7 +21,7 @@ from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import chat_files
 from tests.doctor.made import rows, samples
 from tests.doctor.test_reading import as_jsonl, as_parquet
-from tests.episodes.rows import write_dataset
+from tests.episodes.made import write_dataset
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 numbers = st.integers(-3, 12) | st.sampled_from([-(2**63), 2**63 - 1, 2**70, 699, 700, -100])

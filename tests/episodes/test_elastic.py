@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.errors import UsageError
-from tests.episodes.rows import open_loader, write_dataset
+from tests.episodes.made import open_loader, write_dataset
 
 FAR = 10**12
 A, B, C = 41, 29, 5  # episodes of three datasets, primes all

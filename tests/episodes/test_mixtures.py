@@ -15,7 +15,7 @@ from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.episodes.order.mixture import by_temperature
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.errors import UsageError
-from tests.episodes.rows import numbers, open_loader, types_for, write_dataset
+from tests.episodes.made import numbers, open_loader, types_for, write_dataset
 
 BIG, SMALL = 40, 10
 

@@ -16,7 +16,7 @@ from niels_gpt.episodes import EpisodeWriter
 from niels_gpt.episodes.build import pack_episodes
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.store.verify import verify_dataset
-from tests.episodes.rows import open_loader, write_dataset
+from tests.episodes.made import open_loader, write_dataset
 
 LENGTHS = [4, 7, 12, 3, 9, 5, 2, 13, 6, 8]
 

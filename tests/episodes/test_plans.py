@@ -20,7 +20,7 @@ from niels_gpt.format.packing import PackPlan, pack
 from niels_gpt.store.index_sets import IndexSet, Span, in_chunks
 from niels_gpt.store.split import IndexedSplit
 from tests.conftest import REPOSITORY
-from tests.episodes.rows import write_dataset
+from tests.episodes.made import write_dataset
 
 WIDTH = 40
 LENGTHS = np.random.default_rng(5).integers(1, WIDTH + 1, 1000)
@@ -142,7 +142,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     """Both make the same plan, and what is left is whole, with nothing beside it."""
     split_of(tmp_path / "d")
     program = (
-        "import sys; from tests.episodes.rows import numbers, open_loader\n"
+        "import sys; from tests.episodes.made import numbers, open_loader\n"
         "sys.stdin.readline()\n"
         "print(numbers(open_loader(sys.argv[1], packing=True, block_size=39).batches()))"
     )
@@ -160,7 +160,7 @@ MEASURE = """
 import json, sys
 from pathlib import Path
 from niels_gpt.episodes import packing as plans
-from tests.episodes.rows import open_loader
+from tests.episodes.made import open_loader
 folders, packing, window = json.loads(sys.argv[1]), sys.argv[2] == "packed", int(sys.argv[3])
 plans.WINDOW = window or plans.WINDOW
 def memory(name):

@@ -9,7 +9,7 @@ import pytest
 
 from niels_gpt.episodes.settings import ranks
 from niels_gpt.errors import UsageError
-from tests.episodes.rows import open_loader, types_for, write_dataset
+from tests.episodes.made import open_loader, types_for, write_dataset
 from tests.ranks import run_ranks
 
 N = 41  # a prime: no number of ranks divides it
@@ -31,7 +31,7 @@ def test_ranks_that_cannot_be(rank: int | None, world: int | None) -> None:
 RANK = """
 import json
 import torch.distributed as dist
-from tests.episodes.rows import open_loader
+from tests.episodes.made import open_loader
 from tests.ranks import join, leave
 
 rank, (dataset,) = join()

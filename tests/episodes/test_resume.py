@@ -18,7 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
 from niels_gpt.errors import Mismatch, UsageError
-from tests.episodes.rows import LENGTHS, assert_all_equal, open_loader, types_for, write_dataset
+from tests.episodes.made import LENGTHS, assert_all_equal, open_loader, types_for, write_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # this machine may have fewer cores

@@ -19,8 +19,7 @@ from niels_gpt.episodes.order.sampling import shares
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.errors import CacheError, UsageError
 from niels_gpt.store.index_sets import Span
-from tests.episodes.made import write_split
-from tests.episodes.rows import LENGTHS, numbers, open_loader, types_for, write_dataset, write_metadata
+from tests.episodes.made import LENGTHS, numbers, open_loader, types_for, write_dataset, write_metadata, write_split
 
 FITTING = [length for length in LENGTHS if length <= 13]
 TYPES = types_for(FITTING)

@@ -29,8 +29,7 @@ from niels_gpt.store import retries
 from niels_gpt.store.checksums import file_record
 from niels_gpt.store.shard_cache import ShardCache, StoredFile
 from tests.conftest import REPOSITORY, run_python
-from tests.episodes.made import numbered, write_manifest, write_split
-from tests.episodes.rows import with_sampling
+from tests.episodes.made import numbered, with_sampling, write_manifest, write_split
 from tests.episodes.stores import FileServer
 from tests.hub import Hub, Repository
 from tests.scale.stores import s3_server

@@ -28,7 +28,7 @@ from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.source import EpisodeSource
 from niels_gpt.errors import CacheError, UsageError
 from tests.conftest import REPOSITORY
-from tests.episodes.rows import assert_all_equal, open_loader, write_dataset
+from tests.episodes.made import assert_all_equal, open_loader, write_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # this machine may have fewer cores
@@ -103,7 +103,7 @@ def test_dropping_it_ends_the_thread(dataset: Path) -> None:
 
 def test_python_exits_with_the_thread_at_work(dataset: Path) -> None:
     program = (
-        "import sys; from tests.episodes.rows import open_loader\n"
+        "import sys; from tests.episodes.made import open_loader\n"
         "batches = open_loader(sys.argv[1]).prefetch(depth=1)\nnext(batches)\nprint('read')"
     )
     ended = subprocess.run(

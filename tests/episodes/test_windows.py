@@ -21,7 +21,7 @@ from niels_gpt.errors import CacheError, Mismatch, StorageError, UsageError
 from niels_gpt.scale.publish import publish
 from niels_gpt.store.shard_cache import ShardCache
 from tests.conftest import FakeTokenizer
-from tests.episodes.rows import with_sampling
+from tests.episodes.made import with_sampling
 from tests.episodes.stores import FileServer
 from tests.export.sources import pretrain_cache, sft_cache
 from tests.scale.stores import faulty_store

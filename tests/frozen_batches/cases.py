@@ -26,8 +26,7 @@ from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.episodes import EpisodeWriter, GPTDataLoader, GPTEpisodeDataLoader, Sampling
 from niels_gpt.scale.publish import publish
 from niels_gpt.store.schema import PlacedImage
-from tests.episodes.made import write_manifest, write_split
-from tests.episodes.rows import with_sampling
+from tests.episodes.made import with_sampling, write_manifest, write_split
 from tests.export.sources import pretrain_cache, sft_cache
 from tests.preferences.made import built, pairs, ranked
 

@@ -10,7 +10,7 @@ from threading import Barrier, BrokenBarrierError, Event
 import pytest
 
 from niels_gpt.errors import CacheError
-from tests.episodes.rows import open_loader
+from tests.episodes.made import open_loader
 
 
 def naive(rank: int, barrier: Barrier, prepare: Callable[[], object]) -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-from tests.episodes.rows import numbers, open_loader, write_dataset
+from tests.episodes.made import numbers, open_loader, write_dataset
 
 
 def naive(rows: int, begin: int = 0) -> Iterator[tuple[int, int]]:

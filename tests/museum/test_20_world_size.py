@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.episodes.rows import numbers, open_loader, write_dataset
+from tests.episodes.made import numbers, open_loader, write_dataset
 
 
 def naive(rows: list[int], rank: int, ranks: int, done: int) -> list[int]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from tests.episodes.made import epoch_of
-from tests.episodes.rows import open_loader, write_dataset
+from tests.episodes.made import epoch_of, open_loader, write_dataset
 
 
 def naive(losses: list[Tensor], masks: list[Tensor]) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.episodes.made import epoch_of
-from tests.episodes.rows import numbers, open_loader, write_dataset
+from tests.episodes.made import epoch_of, numbers, open_loader, write_dataset
 
 
 def naive(rows: list[int], rank: int, ranks: int, batch_size: int) -> list[list[int]]:

@@ -26,7 +26,7 @@ from niels_gpt.episodes.order.mixture import (
 from niels_gpt.episodes.order.order import Group, mixed_rows
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.errors import CacheError, UsageError
-from tests.episodes.rows import numbers, write_dataset
+from tests.episodes.made import numbers, write_dataset
 
 A, B = Part("a", 4, 4000, 3000), Part("b", 10, 5000, 1000)
 
