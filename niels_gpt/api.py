@@ -36,23 +36,32 @@ if TYPE_CHECKING:
     AnyRenderer: TypeAlias = Family | DefaultRenderer
 
 
-def renderer(tokenizer: Any, name: str = "auto", *, processor: Any = None, **options: Any) -> AnyRenderer:
+def renderer(
+    tokenizer: Any, name: str = "auto", *, processor: Any = None, chat_template: str | None = None, **options: Any
+) -> AnyRenderer:
     """A renderer for a model: its family's grammar if the family is known, else its own chat template.
 
     Args:
         tokenizer: a hub name such as "Qwen/Qwen3-8B", a local directory, or a loaded tokenizer.
         name: "auto", "template", or a family; `niels-gpt renderers` lists them.
         processor: the image processor of a model with images, as `transformers.AutoImageProcessor` gives it.
+        chat_template: the text of a Jinja template, in place of the tokenizer's.
         options: of the renderer, such as `enable_thinking=False`; `niels-gpt renderers NAME` lists them.
 
     Raises:
-        UsageError: no such renderer or option. TokenizerError: the tokenizer cannot be used.
+        UsageError: no such renderer or option; a template for a family, which has a grammar.
+        TokenizerError: the tokenizer cannot be used.
 
     More: `niels_gpt.renderers.create_renderer`.
     """
+    from niels_gpt.renderers.configs import DefaultRendererConfig
     from niels_gpt.renderers.options import with_options
-    from niels_gpt.renderers.registry import create_renderer
+    from niels_gpt.renderers.registry import DefaultRenderer, create_renderer
 
+    if chat_template is not None:
+        if name not in ("auto", "template", "default"):
+            raise UsageError(f"renderer {name} writes by its own grammar; leave chat_template out, or name 'template'")
+        return DefaultRenderer(tokenizer, with_options(DefaultRendererConfig(), options), template=chat_template)
     found = create_renderer(tokenizer, name, processor=processor)
     if not options:
         return found

@@ -30,6 +30,10 @@ def opened(tmp_path: Path) -> dict[str, Open]:
     np.save(tmp_path / "i.npy", np.array([0, 3, 6]))
     write_split(tmp_path / "data" / "train", [[1, 2, 3], [4, 5], [6, 7, 8, 9]])
 
+    def config(given: dict[str, Any]) -> dict[str, Any]:
+        sizes = {"batch_size": given.pop("B", 2), "block_size": given.pop("T", 3)}
+        return {**sizes, "device": given.pop("device", "cpu")}
+
     def stream(**given: Any) -> Any:
         return PretrainTokenStreamDataset(str(tmp_path / "stream"), **({"T": 4, "device": "cpu"} | given))
 
@@ -38,55 +42,32 @@ def opened(tmp_path: Path) -> dict[str, Open]:
         return SFTExampleDataset(str(tmp_path / "t.bin"), str(tmp_path / "i.npy"), **options)
 
     def episodes(**given: Any) -> Any:
-        config = {
-            "batch_size": given.pop("B", 2),
-            "block_size": given.pop("T", 3),
-            "device": given.pop("device", "cpu"),
-        }
-        return GPTEpisodeDataLoader(config, None, tmp_path / "data", pad_token_id=0, **given)
+        return GPTEpisodeDataLoader(config(given), None, tmp_path / "data", pad_token_id=0, **given)
 
     def windows(**given: Any) -> Any:
-        config = {
-            "batch_size": given.pop("B", 2),
-            "block_size": given.pop("T", 3),
-            "device": given.pop("device", "cpu"),
-        }
-        return GPTDataLoader(config, None, tmp_path / "data", **given)
+        return GPTDataLoader(config(given), None, tmp_path / "data", **given)
 
     return {"stream": stream, "chats": chats, "episodes": episodes, "windows": windows}
 
 
-BOTH = ["stream", "chats", "episodes", "windows"]
+def first_batch(opened: dict[str, Open], kind: str, size: Any) -> Any:
+    """Data sets take the size of a batch when they make one, loaders when they are opened."""
+    if kind in ("stream", "chats"):
+        return opened[kind]().get_batch(B=size, generator=torch.Generator())
+    return opened[kind](B=size)
 
 
-@pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.parametrize(
-    ("device", "told"),
-    [
-        ("gpu", "did you mean 'cuda'"),
-        ("cuda:4096", "no CUDA device|CUDA devices"),
-    ],
-)
-def test_devices(opened: dict[str, Open], kind: str, device: Any, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        opened[kind](device=device)
-
-
-@pytest.mark.parametrize("kind", BOTH)
-@pytest.mark.parametrize("T", ["8", 0], ids=str)
-def test_lengths(opened: dict[str, Open], kind: str, T: Any) -> None:
-    with pytest.raises(UsageError, match=r"^(T|TrainingConfig: block_size) is .*; expected"):
-        opened[kind](T=T)
-
-
-@pytest.mark.parametrize("B", ["8", 0], ids=str)
-def test_batch_sizes(opened: dict[str, Open], B: Any) -> None:
-    for kind in ("stream", "chats"):
-        with pytest.raises(UsageError, match=r"B is .*; expected"):
-            opened[kind]().get_batch(B=B, generator=torch.Generator())
-    for kind in ("episodes", "windows"):
-        with pytest.raises(UsageError, match="batch_size"):
-            opened[kind](B=B)
+@pytest.mark.parametrize("kind", ["stream", "chats", "episodes", "windows"])
+def test_devices_and_sizes_of_another_kind_are_refused(opened: dict[str, Open], kind: str) -> None:
+    for device, told in (("gpu", "did you mean 'cuda'"), ("cuda:4096", "no CUDA device|CUDA devices")):
+        with pytest.raises(UsageError, match=told):
+            opened[kind](device=device)
+    for size in ("8", 0):
+        with pytest.raises(UsageError, match=r"^(T|TrainingConfig: block_size) is .*; expected"):
+            opened[kind](T=size)
+    for size in ("8", 0):
+        with pytest.raises(UsageError, match=r"(B|batch_size) is .*; expected"):
+            first_batch(opened, kind, size)
 
 
 def test_integers_of_numpy_are_integers(opened: dict[str, Open]) -> None:
@@ -99,19 +80,13 @@ def test_integers_of_numpy_are_integers(opened: dict[str, Open]) -> None:
         BATCH_SIZE.whole(torch.tensor(2.5))
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
+def test_numbers_of_the_episode_loader_are_checked(opened: dict[str, Open]) -> None:
+    for given, told in (
         ({"vocab_size": "1000"}, "vocab_size is '1000'"),
         ({"rank": 1, "world_size": 1}, "rank is 1 of world_size 1"),
-    ],
-)
-def test_numbers_of_the_episode_loader(opened: dict[str, Open], given: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        opened["episodes"](**given)
-
-
-def test_numbers_of_views(opened: dict[str, Open]) -> None:
+    ):
+        with pytest.raises(UsageError, match=told):
+            opened["episodes"](**given)
     loader = opened["episodes"]()
     for make in (lambda: loader.prefetch(depth="2"), lambda: loader.places(epochs=1.5)):
         with pytest.raises(UsageError, match=r"is ('2'|1.5); expected a whole number from 1 to"):

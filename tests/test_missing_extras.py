@@ -40,11 +40,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     ("library", "extra", "line"),
     [
         ("pyarrow", "hub", "build chats.parquet --out out --tokenizer TOKENIZER"),
-        ("pyarrow", "hub", "build --kind sft chats.jsonl.zst --out out --tokenizer TOKENIZER"),
         ("s3fs", "s3", "build s3://bucket/chats.jsonl --out out --tokenizer TOKENIZER"),
         ("fsspec", "remote", "build memory://chats.jsonl --out out --tokenizer TOKENIZER"),
         ("huggingface_hub", "hub", "build hf://datasets/a/b --out out --tokenizer TOKENIZER"),
-        ("huggingface_hub", "hub", "fetch hf://datasets/a/b --out out"),
         ("pyarrow", "hub", "build exports.toml"),
         ("rensa", "dedup", "build near.toml"),
         ("pyarrow", "hub", "export missing --to trl --out out"),

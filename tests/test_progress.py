@@ -13,14 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
-from niels_gpt.doctor.run import diagnose
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.imports.run import import_episodes
 from niels_gpt.progress import Progress
 from niels_gpt.scale.fetch import fetch
 from niels_gpt.scale.publish import publish as publish_dataset
@@ -140,45 +137,6 @@ def test_hashing_verifying_publishing_and_fetching_count_bytes(
     publish_dataset(tmp_path / "o", f"file://{tmp_path}/published", progress=heard)
     fetch(f"file://{tmp_path}/published", tmp_path / "fetched", progress=heard)
     assert heard.phase("fetching")[1:] == ["bytes", total, total]
-
-
-def test_the_doctor_expects_as_many_rows_as_there_are(folder: Path, tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as sink:
-        table = pa.Table.from_pylist([chat(number) for number in range(ROWS)])
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table, max_chunksize=500)
-    np.save(tmp_path / "ids.npy", np.arange(ROWS * 20).reshape(ROWS, 20))
-    files = [folder / name for name in ("a.jsonl", "b.jsonl.gz", "c.json")]
-    for file in (*files, tmp_path / "rows.arrow", tmp_path / "ids.npy"):
-        heard = Heard()
-        diagnose(file, progress=heard)
-        _, unit, total, rows = heard.phase("examining")
-        assert (unit, rows) == ("rows", ROWS)
-        assert total is None
-        assert heard.shares[-1] == pytest.approx(1.0, abs=1e-3), file
-    heard = Heard()
-    diagnose(folder / "d.parquet", validation=folder / "d.parquet", progress=heard)
-    assert heard.phase("examining")[2:] == [ROWS, ROWS]
-    assert heard.phase(f"reading {folder}")[2:] == [ROWS, ROWS]
-
-
-def test_imports_know_how_many_tokens_come(folder: Path, tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    ids = np.arange(1, 1001, dtype="<u2")
-    ids.tofile(tmp_path / "train.bin")
-    (tmp_path / "hf").mkdir()
-    pq.write_table(pa.table({"input_ids": [[1, 2, 3]] * 50, "labels": [[1, 2, 3]] * 50}), tmp_path / "hf" / "x.parquet")
-    np.save(tmp_path / "x.npy", np.ones((10, 7), dtype=np.int32))
-    cases = (("tokens", "train.bin", 1000), ("tokens", "x.npy", 70), ("hf", "hf", 150))
-    for form, name, tokens in cases:
-        heard = Heard()
-        options = {"eos_id": 1, "dtype": "uint16"} if name == "train.bin" else {}
-        import_episodes(tmp_path / name, form, tmp_path / f"o-{name}", **options, progress=heard)
-        assert heard.phases[-1][1:] == ["tokens", tokens, tokens], name  # after the files are hashed, in bytes
 
 
 def frames(command: list[str], folder: Path) -> str:

@@ -256,10 +256,9 @@ def check_full(attribution: str, *, allow_partial: bool) -> None:
         MessageError: `partial_attribution`.
     """
     if attribution != "full" and not allow_partial:
-        # "no stop token follows message 1": the user can name one.
-        named = "name the stop with --renderer-option final_stop=TOKEN, " if " stop" in attribution else ""
+        # "no stop token follows message 1": the user can name one. In few words, since lists of rows cut long details.
+        named = "name the stop (--renderer-option final_stop=TOKEN), " if " stop" in attribution else ""
         raise MessageError(
             "partial_attribution",
-            f"attribution is {attribution!r}; expected 'full': a mask from it may train tokens that the template "
-            f"wrote. Use the family's renderer, {named}or accept this with --allow-partial (allow_partial=True)",
+            f"attribution is {attribution!r}: {named}use a family (--renderer), or allow it (--allow-partial)",
         )
