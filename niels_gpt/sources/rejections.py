@@ -43,8 +43,8 @@ ACCEPTED_BY: Final = {
     "missing_field": "--columns NAME=PATH, if the field has another name",
     "no_column": "--columns NAME=PATH, if the column has another name",
     "no_text": "--columns NAME=PATH, if the text is in another column",
-    "partial_attribution": "`niels-gpt doctor template MODEL` proposes a final_stop; `niels-gpt renderers` lists families; "
-    "--allow-partial, whose masks may train the template's own tokens",
+    "partial_attribution": "`niels-gpt doctor template MODEL` proposes a final_stop; `niels-gpt renderers` lists "
+    "families; --allow-partial, whose masks may train the template's own tokens",
     "row_not_an_object": "--format, if the file has another one",
     "template_raised": "--renderer NAME, if a family's own renderer takes such conversations",
     "too_long": "--max-message-bytes N",
