@@ -82,6 +82,9 @@ def test_answers_that_end_alike_are_told_apart() -> None:
     named = [turn("Name an animal", f"The {animal} is one.") for animal in ("fox", "owl", "hen", "ant")]
     rows = last_turns(renderer, [[*named[0], *named[1]], [*named[2], *named[3]]])
     assert "turns-untrained" in diagnose(rows, renderer=renderer).rules()
+    # Nor because the same answer to another question is.
+    said_yes = [turn(question, "Yes") for question in ("Is it red?", "Is it green?", "Is it blue?")]
+    assert "turns-untrained" in diagnose(last_turns(renderer, [said_yes[0] + said_yes[1]]), renderer=renderer).rules()
     # And where the very same turn is trained in another row, it is trained.
     rows += last_turns(renderer, [named[0], named[2]])
     assert not FOUND & set(diagnose(rows, renderer=renderer).rules())

@@ -47,6 +47,7 @@ MIN_SHARE: Final = 0.10
 MAX_SHARE: Final = 0.98
 IN_ANSWERS: Final = 0.9  # of the trained tokens, at least, where the mask trains answers
 MIN_SHARE_OF_SAMPLE: Final = 0.90  # of the rows with several turns; see `_finish_turns`
+OF_QUESTION: Final = 8  # the number of tokens before an answer by which it is looked up as well
 AT_END: Final = 16  # the number of tokens at the end of an answer by which it is looked up
 UNTRAINED_ENDS: Final = "rows whose end-of-turn is not trained"
 
@@ -152,7 +153,7 @@ def _check_inside(view: View, layout: Layout, plain: Bools) -> None:
     note = "only a part of the answer that begins here is trained"
     view.hit("mask-holes", answers.row[holes], answers.body[holes], note)
     _check_empty_thoughts(view, layout, judged)
-    _check_turns(view, layout, replace(answers, end=last), (count > 0) | stopped, plain)
+    _check_turns(view, answers, last, (count > 0) | stopped, plain)
 
 
 def _check_shifts(view: View, kinds: Kinds, answers: Turns, plain: Bools) -> Bools:
@@ -274,21 +275,22 @@ def _after_white_space(white: Bools, positions: Int64s) -> Int64s:
 # ---- turns that no row trains
 
 
-def _check_turns(view: View, layout: Layout, turns: Turns, is_trained: Bools, judged: Bools) -> None:
+def _check_turns(view: View, turns: Turns, text_end: Int64s, is_trained: Bools, judged: Bools) -> None:
     """Count, in `view.counters`, the keys of trained and untrained turns, and the rows that leave turns out.
 
     Args:
-        turns: the assistant's; their ends are those of their text.
+        turns: the assistant's. text_end: where the text of each ends.
         judged: bool of shape (rows,), the rows to judge.
     """
-    rows, counters, n = view.rows, view.counters, len(view.rows)
+    rows, layout, counters, n = view.rows, view.scope.layout, view.counters, len(view.rows)
+    assert layout is not None
     # Parts of one answer (gpt-oss's channels) are one turn: begins # . # # gives the numbers 0 0 1 2.
     begins = ~turns.resumed if layout.repeats_opener else np.ones(len(turns), dtype=np.bool_)
     number, first = np.cumsum(begins) - 1, np.flatnonzero(begins)
     last = np.append(first[1:], len(turns)) - 1  # the last part of each
-    row, body, end = turns.row[first], turns.body[last], turns.end[last]
+    row, body, end = turns.row[first], turns.body[last], text_end[last]
     trained = np.bincount(number[is_trained], minlength=len(first)) > 0
-    keys = _keys(view, layout, body, end)
+    keys = _keys(view, layout, turns.start[first], body, end)
     counters.trained_turns.append(keys[trained])
     of_row, trained_of_row = np.bincount(row, minlength=n), np.bincount(row[trained], minlength=n)
     several = (of_row > 1) & judged
@@ -316,10 +318,11 @@ def _check_turns(view: View, layout: Layout, turns: Turns, is_trained: Bools, ju
     counters.untrained_turns.append(np.column_stack((keys[left], rows.numbers[row[left]].astype(np.uint64))))
 
 
-def _keys(view: View, layout: Layout, body: Int64s, end: Int64s) -> npt.NDArray[np.uint64]:
-    """For each answer a hash of its last tokens, from after its last control token or think tag; uint64 of (answers,).
+def _keys(view: View, layout: Layout, start: Int64s, body: Int64s, end: Int64s) -> npt.NDArray[np.uint64]:
+    """For each answer a hash of its last tokens and of the last text before it; uint64 of shape (answers,).
 
-    Tokens before that may be reasoning, which formats drop from history together with the white space after it.
+    The answer counts from after its last control token or think tag: tokens before that may be reasoning, which formats
+    drop from history together with the white space after it.
     """
     ids, white = view.rows.ids, view.white
     marks = np.flatnonzero(np.isin(ids, [*layout.controls, *(layout.think or ())]))
@@ -331,6 +334,13 @@ def _keys(view: View, layout: Layout, body: Int64s, end: Int64s) -> npt.NDArray[
     hashes = _mixed(_mixed(ids[end[answer] - 1 - back].astype(np.uint64)) + back.astype(np.uint64))
     sums = np.zeros(len(end), dtype=np.uint64)
     np.add.at(sums, answer, hashes)
+    # Of the question the tokens back to white space: formats may write a system text and an empty line before it.
+    is_text = np.append(~white[:-1] & ~np.isin(ids, list(layout.controls)) & ~view.rows.first_of_document, False)
+    place = np.append(-1, np.flatnonzero(is_text))[np.searchsorted(np.flatnonzero(is_text), start)]
+    for back in range(OF_QUESTION):
+        here = is_text[place]  # at -1, the end, it is False, and so it is from the first other token on
+        sums += np.where(here, _mixed(~(ids[place].astype(np.uint64) + np.uint64(back))), np.uint64(0))
+        place = np.where(here, place - 1, -1)
     return sums
 
 
