@@ -337,9 +337,9 @@ def _keys(view: View, layout: Layout, start: Int64s, body: Int64s, end: Int64s) 
     # Of the question the tokens back to white space: formats may write a system text and an empty line before it.
     is_text = np.append(~white[:-1] & ~np.isin(ids, list(layout.controls)) & ~view.rows.first_of_document, False)
     place = np.append(-1, np.flatnonzero(is_text))[np.searchsorted(np.flatnonzero(is_text), start)]
-    for back in range(OF_QUESTION):
+    for distance in range(OF_QUESTION):
         here = is_text[place]  # at -1, the end, it is False, and so it is from the first other token on
-        sums += np.where(here, _mixed(~(ids[place].astype(np.uint64) + np.uint64(back))), np.uint64(0))
+        sums += np.where(here, _mixed(~(ids[place].astype(np.uint64) + np.uint64(distance))), np.uint64(0))
         place = np.where(here, place - 1, -1)
     return sums
 
