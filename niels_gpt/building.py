@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -26,11 +25,10 @@ from niels_gpt.format.sft import DEFAULT_SYSTEM_TEXT
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.sources.chat_files import SAMPLED, ChatFiles, chat_files, describe_dialects
+from niels_gpt.sources.chat_files import ChatFiles, chat_files, describe_dialects
 from niels_gpt.sources.files.formats import format_of
-from niels_gpt.sources.files.inputs import Record
 from niels_gpt.sources.files.listing import ROW_NAMES, TEXT_NAMES, list_files
-from niels_gpt.sources.files.records import read_records
+from niels_gpt.sources.files.records import first_objects
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.preference_files import PreferenceFiles, preference_files
 from niels_gpt.sources.rows.shapes import FORMS, detect_form
@@ -131,8 +129,7 @@ def _kind_of_file(file: AnyFile) -> str:
         return "pretrain"
     # Rows may hold a conversation beside two sides (UltraFeedback's `messages`): then the kind has to be named.
     if chat_files([file]).dialect_of(file) is None:
-        rows = [one.value for one in islice(read_records(file), SAMPLED) if isinstance(one, Record)]
-        objects = [row for row in rows if isinstance(row, dict)]
+        objects = [record.value for record in first_objects(file)]
         if next(filter(None, map(detect_form, objects)), None) == "preference":
             return "preferences"
         if any(isinstance(row.get("text"), str) for row in objects):

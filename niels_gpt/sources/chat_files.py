@@ -22,13 +22,12 @@ from niels_gpt.sources.curation.filters import RowCheck, checked
 from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
 from niels_gpt.sources.files.listing import ROW_NAMES, list_files
-from niels_gpt.sources.files.records import read_records
+from niels_gpt.sources.files.records import FIRST_ROWS, first_objects, read_records
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
 from niels_gpt.sources.rows.chats import read_chat
 from niels_gpt.sources.rows.shapes import DIALECTS, PROVIDERS, candidates, detect
 from niels_gpt.store.remote import AnyFile
 
-SAMPLED: Final = 100  # rows that are read to detect a format
 LABELS: Final = ("kto_tag", "label")  # of KTO: whether a completion is desirable
 
 
@@ -89,8 +88,10 @@ class ChatFiles(FileSource[Conversation], ChatSource):
         if self.detected:
             return self.detected[self.files.index(file)]
         seen: dict[str, None] = {}  # in the order of the rows
-        for record in islice(self._mapped(read_records(file)), SAMPLED):
-            if isinstance(record, Record) and isinstance(record.value, dict):
+        function = self.mapping.function  # which may make objects of other rows
+        rows = first_objects(file) if function is None else function.applied(islice(read_records(file), FIRST_ROWS))
+        for record in rows:
+            if isinstance(record, Record):
                 found = candidates(record.value)
                 self._refuse_two_readings(record, found)
                 refuse_labelled(record.value, record.where)

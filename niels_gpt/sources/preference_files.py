@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
 from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
 from niels_gpt.sources.files.listing import ROW_NAMES, list_files
-from niels_gpt.sources.files.records import read_records
+from niels_gpt.sources.files.records import first_objects
 from niels_gpt.sources.rows.preference_rows import Preference, to_preference
 from niels_gpt.sources.rows.shapes import FORMS, detect_form
 from niels_gpt.store.remote import AnyFile
 
-LOOKED_AT = 100  # rows of a file that are read to find its form
 MOST_COLUMNS = 12  # names of columns in a message
 
 
@@ -95,17 +93,11 @@ def record_to_preference(record: Record, form: str) -> Preference | Rejected:
 
 def _form_of(path: AnyFile) -> str | None:
     # More than the first row, because unusable rows may come first.
-    for record in islice(read_records(path), LOOKED_AT):
-        if isinstance(record, Record) and isinstance(record.value, dict) and (form := detect_form(record.value)):
-            return form
-    return None
+    return next(filter(None, (detect_form(record.value) for record in first_objects(path))), None)
 
 
 def _columns_of(path: AnyFile) -> str:
     """The columns of the first row that is an object, for a message."""
-    for record in islice(read_records(path), LOOKED_AT):
-        if isinstance(record, Record) and isinstance(record.value, dict):
-            names = [shown(name) for name in record.value]
-            more = f" and {len(names) - MOST_COLUMNS} more" if len(names) > MOST_COLUMNS else ""
-            return f"{', '.join(names[:MOST_COLUMNS]) or 'no column'}{more}"
-    return "no row that is an object"
+    row: dict[str, Any] = next((record.value for record in first_objects(path)), {})
+    more = f" and {len(row) - MOST_COLUMNS} more" if len(row) > MOST_COLUMNS else ""
+    return f"{', '.join(map(shown, [*row][:MOST_COLUMNS])) or 'no column'}{more}"

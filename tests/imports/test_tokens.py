@@ -93,6 +93,7 @@ def test_arrays_of_rows_and_of_one_stream(dtype: str, tmp_path: Path) -> None:
         (b"PAR1", "a parquet file; pass --from hf"),
         (b"MMIDIDX\0\0", "an index of Megatron; pass --from megatron"),
         (b"\x1f\x8b\x08", "packed by gzip; unpack it"),
+        (b"\x80\x04\x95", "a pickle"),
         (b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"),
     ],
 )

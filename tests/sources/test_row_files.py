@@ -234,8 +234,8 @@ def test_parquet_and_both_formats_of_arrow_give_the_rows(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (pa.array([1, 10**18, 2], pa.timestamp("us")), "'x' ('timestamp[us]') cannot be read: date value"),
-        (pa.array([1, 10**8, 2], pa.date32()), "'x' ('date32[day]') cannot be read: date value out of range"),
+        (pa.array([1, 10**18, 2], pa.timestamp("us")), "cannot be read: date value out of range"),
+        (pa.array([1, 10**8, 2], pa.date32()), "'x' (date32[day])"),
     ],
     ids=["time", "day"],
 )

@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast, overload
+from typing import IO, Any, TypeVar, cast
 
 from niels_gpt.errors import InputError, MessageError, StorageError, storage_errors
 from niels_gpt.extras import check_library
 from niels_gpt.store.remote import AnyFile, RemoteFile, remote_errors
 from niels_gpt.unique_keys import UNIQUE_KEYS
 
+File = TypeVar("File", Path, RemoteFile, AnyFile)
 MAX_LINE_BYTES = 256 * 1024 * 1024  # a longer line is hardly a row, and would fill the memory
 
 
@@ -113,17 +114,7 @@ class ReadProgress:
         return ReadProgress, (self.done, self.total)
 
 
-@overload
-def existing_file(path: str | Path) -> Path:
-    """A local path stays a `Path`."""
-
-
-@overload
-def existing_file(path: AnyFile) -> AnyFile:
-    """A file that may be remote."""
-
-
-def existing_file(path: str | AnyFile) -> AnyFile:
+def existing_file(path: File) -> File:
     """Check that `path` is an existing, non-empty regular file, on this machine or at a URL, and return it.
 
     Raises:
@@ -136,7 +127,7 @@ def existing_file(path: str | AnyFile) -> AnyFile:
         if size == 0:
             raise InputError(f"{path}: the file is empty; expected at least one row")
         return path
-    file = Path(path)
+    file: Path = path
     if file.is_dir():
         raise InputError(f"{file}: this is a directory; expected a file")
     if not file.exists():
@@ -146,7 +137,7 @@ def existing_file(path: str | AnyFile) -> AnyFile:
         raise InputError(f"{file}: a pipe or device; expected a regular file, which can be read twice. Write it to one")
     if file.stat().st_size == 0:
         raise InputError(f"{file}: the file is empty; expected at least one row")
-    return file
+    return path
 
 
 def size_of(file: AnyFile) -> int:

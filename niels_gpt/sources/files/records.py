@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from niels_gpt.sources.files.inputs import (
 from niels_gpt.store.remote import AnyFile, RemoteFile
 from niels_gpt.unique_keys import UNIQUE_KEYS
 
+FIRST_ROWS = 100
 _BATCH_ROWS = 1024  # Python objects at once, which take several times the memory of Arrow's
 _ARROW_MAGIC = b"ARROW1"  # the first bytes of Arrow's file format; its stream format has none
 _BETWEEN = (" ", "\t", "\r", "\n", ",")  # the values of an array
@@ -47,6 +49,13 @@ def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[R
     if form == "arrow" and isinstance(path, Path):
         return _arrow_records(path, count or ReadProgress())
     return read_jsonl(path, count=count) if form == "lines" else _array(path, count)
+
+
+def first_objects(path: AnyFile) -> Iterator[Record]:
+    """Those of the first hundred rows that are objects, by which the shape of all rows is recognised."""
+    for record in islice(read_records(path), FIRST_ROWS):
+        if isinstance(record, Record) and isinstance(record.value, dict):
+            yield record
 
 
 def row_format_of(path: AnyFile) -> Format:
@@ -179,13 +188,9 @@ def _unreadable(batch: Any, where: str, error: Exception) -> Rejected:
     if isinstance(error, UnicodeDecodeError):
         detail = f"{where}: holds a text with invalid UTF-8 ({error.reason}); repair it or drop the row"
         return Rejected(where, "invalid_utf8", detail)
-    for column in batch.schema:
-        try:
-            batch.column(column.name).to_pylist()
-        except (ValueError, OverflowError) as own:
-            what = f"the value of {column.name!r} ({shown(str(column.type))}) cannot be read: {own}"
-            return Rejected(where, "unreadable_value", f"{where}: {what}; remove the column, or store it as text")
-    return Rejected(where, "unreadable_value", f"{where}: the row cannot be read: {error}")
+    types = ", ".join(f"{shown(column.name)} ({column.type})" for column in batch.schema)
+    what = f"a value cannot be read: {error}; remove its column, or store it as text. Columns: {shown(types, 300)}"
+    return Rejected(where, "unreadable_value", f"{where}: {what}")
 
 
 def arrow_batches(file: Path, rows: int, count: ReadProgress) -> Iterator[Any]:

@@ -75,30 +75,65 @@ def to_preference(row: Row, form: str, where: str = "", *, arrow: bool = False) 
     label = row.get(shape.label[0]) if shape.label else None
     if shape.label and not isinstance(label, bool):
         raise MessageError("wrong_label", f"{shape.label[0]} is {label!r}; expected true or false")
-    listed = named(row, shape.listed)
-    found: dict[str, Any]
-    ranks: list[int | None]
-    if listed:
-        items = _listed(row, listed)
-        found = {f"{listed} {number}": value for number, (value, _, _) in enumerate(items)}
-        ranks, scores = [*_dense(items, listed)], [score for _, _, score in items]
-    else:
-        found = {name: _split(row[name]) for names in shape.completions if (name := named(row, names))}
-        # In the order chosen, rejected, so their numbers are their ranks.
-        ranks = [*range(len(found))] if len(found) > 1 else [None]
-        scores = [_number(row, names) for names in shape.scores]
-    prompt, sides = _divided(row, shape, found, notes)
-    completions = [
-        Completion(messages, name, rank, label, score)
-        for (name, messages), rank, score in zip(sides.items(), ranks, scores, strict=True)
-    ]
+    found = _listed(row, listed) if (listed := named(row, shape.listed)) else _sides(row, shape)
+    prompt, messages = _divided(row, shape, {name: value for name, value, _, _ in found}, notes)
+    completions = [Completion(messages[name], name, rank, label, score) for name, _, rank, score in found]
     for completion in completions:
         _check_completion(completion)
-    of_row = as_conversation(row, prompt, shape, where, notes, chain(*sides.values()))
+    of_row = as_conversation(row, prompt, shape, where, notes, chain(*messages.values()))
     # The sort is stable: completions of one rank stay in the order of the row.
     completions.sort(key=lambda one: one.rank or 0)
     margin = _number(row, ("margin",)) if len(shape.completions) > 1 else None
     return Preference(form, of_row, tuple(completions), margin)
+
+
+# Of a completion: its name, its text or messages, its rank, its score.
+Found = tuple[str, Any, int | None, float | None]
+
+
+def _sides(row: Row, shape: Shape) -> list[Found]:
+    """The completions that have columns of their own, the best first."""
+    names = [name for of_side in shape.completions if (name := named(row, of_side))]
+    scores = [_number(row, of_side) for of_side in shape.scores]
+    ranks = range(len(names)) if len(names) > 1 else [None]
+    return [(name, _split(row[name]), rank, score) for name, rank, score in zip(names, ranks, scores, strict=True)]
+
+
+def _listed(row: Row, name: str) -> list[Found]:
+    """The completions of a list. Ranks and scores may be in lists beside it; ranks are counted from 0, without gaps."""
+    items = row[name]
+    if not isinstance(items, list):
+        raise MessageError("wrong_type", f"{name} is a {type(items).__name__}; expected a list of completions")
+    if len(items) < 2:
+        raise MessageError("one_completion", f"{name} has {len(items)} completion(s); expected at least two to compare")
+    beside_it = {key: row[f"{key}s"] for key in ("rank", "score") if row.get(f"{key}s") is not None}
+    for key, values in beside_it.items():
+        if not isinstance(values, list) or len(values) != len(items):
+            found = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
+            raise MessageError("wrong_type", f"{key}s has {found}; expected one for each of the {len(items)} {name}")
+    values, ranks, scores = [], [], []
+    for number, item in enumerate(items):
+        where, fields = f"{name} {number}", item if isinstance(item, Mapping) else {}
+        if isinstance(item, Mapping) and "role" not in item:  # what has a role is a single message
+            text = named(item, _TEXTS)
+            if text is None:
+                expected = ", ".join(_TEXTS)
+                raise MessageError("missing_column", f"{where} has none of {expected}; keys found: {', '.join(item)}")
+            item = item[text]
+        numbers = {**fields, **{key: of_items[number] for key, of_items in beside_it.items()}}
+        ranks.append(_number(numbers, ("rank",), f"{where}: "))
+        scores.append(_number(numbers, ("score", "overall_score", "rating"), f"{where}: "))
+        values.append([item] if isinstance(item, Mapping) else _split(item))
+    if all(rank is None for rank in ranks):  # the highest score first
+        ranks = [None if score is None else -score for score in scores]
+    if None in ranks:
+        raise MessageError(
+            "no_rank", f"{name} {ranks.index(None)} has neither a rank nor a score; expected one for every completion"
+        )
+    # Ranks 4 2 4 9: order 2 4 9, so 1 0 1 2.
+    order = sorted({rank for rank in ranks if rank is not None})
+    dense = [order.index(rank) for rank in ranks if rank is not None]
+    return [(f"{name} {n}", *each) for n, each in enumerate(zip(values, dense, scores, strict=True))]
 
 
 def _divided(
@@ -193,52 +228,6 @@ def _common(sides: Mapping[str, list[Message]]) -> list[Message]:
                 f"{messages[n]['role']}; expected the same prompt on both sides, and then an answer of the assistant",
             )
     return first[:n]
-
-
-Item = tuple[Any, float | None, float | None]  # of a list: its text or messages, its rank, its score
-
-
-def _listed(row: Row, name: str) -> list[Item]:
-    """The completions of a list. Ranks and scores may be in lists beside it."""
-    items = row[name]
-    if not isinstance(items, list):
-        raise MessageError("wrong_type", f"{name} is a {type(items).__name__}; expected a list of completions")
-    if len(items) < 2:
-        raise MessageError("one_completion", f"{name} has {len(items)} completion(s); expected at least two to compare")
-    beside_it = {key: row[f"{key}s"] for key in ("rank", "score") if row.get(f"{key}s") is not None}
-    for key, values in beside_it.items():
-        if not isinstance(values, list) or len(values) != len(items):
-            found = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
-            raise MessageError("wrong_type", f"{key}s has {found}; expected one for each of the {len(items)} {name}")
-    read: list[Item] = []
-    for number, item in enumerate(items):
-        where, fields = f"{name} {number}", item if isinstance(item, Mapping) else {}
-        if isinstance(item, Mapping) and "role" not in item:  # what has a role is a single message
-            text = named(item, _TEXTS)
-            if text is None:
-                expected = ", ".join(_TEXTS)
-                raise MessageError("missing_column", f"{where} has none of {expected}; keys found: {', '.join(item)}")
-            item = item[text]
-        numbers = {**fields, **{key: values[number] for key, values in beside_it.items()}}
-        rank = _number(numbers, ("rank",), f"{where}: ")
-        score = _number(numbers, ("score", "overall_score", "rating"), f"{where}: ")
-        read.append(([item] if isinstance(item, Mapping) else _split(item), rank, score))
-    return read
-
-
-def _dense(items: list[Item], name: str) -> list[int]:
-    """Ranks from 0 without gaps: by the ranks if the row has them, else by the scores, the highest first."""
-    has_ranks = any(rank is not None for _, rank, _ in items)
-    values = [rank if has_ranks else None if score is None else -score for _, rank, score in items]
-    if None in values:
-        raise MessageError(
-            "no_rank",
-            f"{name} {values.index(None)} has neither a rank nor a score; expected one for every completion",
-        )
-    # Values 4 2 4 9: order 2 4 9, ranks 1 0 1 2.
-    known = [value for value in values if value is not None]
-    order = sorted(set(known))
-    return [order.index(value) for value in known]
 
 
 def _number(row: Row, names: Names, where: str = "") -> float | None:
