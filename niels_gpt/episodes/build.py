@@ -238,10 +238,8 @@ def _packed_recipe(source: Path, splits: dict[str, IndexedSplit], **options: Any
     manifest = open_manifest(source) or {}
     # A manifest names one dtype for the masks of all splits: float32 if one shard has weights, for it holds 0 and 1
     # too. `None` unless every split has masks, because a loader would not use those of one then.
-    dtypes = {shard.mask.dtype for split in splits.values() for shard in split.shards if shard.mask is not None}
-    mask_dtype = None
-    if all(split.has_mask for split in splits.values()):
-        mask_dtype = "uint8" if dtypes == {np.dtype(np.uint8)} else "float32"
+    dtypes = {split.mask_dtype for split in splits.values()}
+    mask_dtype = None if None in dtypes else "uint8" if dtypes == {"uint8"} else "float32"
     return {
         "format_version": FORMAT_VERSION,
         "kind": "episodes",

@@ -137,8 +137,10 @@ class GPTEpisodeDataLoader(Loader[Batch]):
         self.config, self.batch_size, self.block_size = resolve(config, "sft_episode", settings)
         self.packing = check_flag(given.get("packing", False), "packing")
         self.device, self._images = self.config.device, given.get("images")
-        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named.
-        self._too_long = given.get("too_long") or ("error" if self.packing else "head")
+        # Packing plans lengths before it reads; a row that it would cut silently is refused unless a policy is named. A
+        # cut may go through an image.
+        whole = self.packing or self._images is not None
+        self._too_long = given.get("too_long") or ("error" if whole else "head")
         check_policy(self._too_long)
         if self.batch_size * self.block_size >= 2**31:  # attention kernels take cu_seqlens as int32
             raise UsageError(
@@ -156,7 +158,7 @@ class GPTEpisodeDataLoader(Loader[Batch]):
             sampling = replace(sampling, shuffle_shards=SHUFFLE_SHARDS)
         self._sampling = sampling
         self.rank, self.world_size = ranks(given.get("rank"), given.get("world_size"))
-        self._splits = self._open_splits(given.get("too_long"))
+        self._splits = self._open_splits()
         for opened in self._splits.values():
             check_tokenizer(opened, tokenizer)
         train = self._splits["train"]
@@ -287,12 +289,8 @@ class GPTEpisodeDataLoader(Loader[Batch]):
 
     # ---- opening the dataset
 
-    def _open_splits(self, too_long: str | None) -> dict[str, IndexedSplit]:
-        """Both splits, so that a damaged val split is found before training, not after the first epoch.
-
-        Args:
-            too_long: as the caller passed it.
-        """
+    def _open_splits(self) -> dict[str, IndexedSplit]:
+        """Both splits, so that a damaged val split is found before training, not after the first epoch."""
         splits = {name: self._open_split(name) for name in SPLITS}
         if not any(split.has_images for split in splits.values()):
             return splits
@@ -302,13 +300,9 @@ class GPTEpisodeDataLoader(Loader[Batch]):
                 f"{names}: episodes with images, of which the dataset has names and hashes; pass "
                 "images=StoredImages(FOLDER, processor) (niels_gpt.renderers.images.stored) with the model's processor"
             )
-        if too_long is None:
-            # The default was "head" until the splits were opened and turned out to have images.
-            self._too_long = "error"
-            return {name: self._open_split(name) for name in SPLITS}
         if self._too_long not in ("error", "skip"):
             raise UsageError(
-                f"{names}: episodes with images and too_long={too_long!r}, which may cut through an image; use 'error' "
+                f"{names}: episodes with images and too_long={self._too_long!r}, which may cut through an image; use 'error' "
                 "or 'skip'"
             )
         return splits
@@ -339,14 +333,11 @@ class GPTEpisodeDataLoader(Loader[Batch]):
         for name, split in self._splits.items():
             if not split.shards:
                 continue
-            _log.info("%s split=%s %s=%d %s", split.log_name, name, split.unit, len(split), self._more_of(split))
-
-    def _more_of(self, split: IndexedSplit) -> str:
-        """What the log says of a split besides its number of rows."""
-        if split.has_windows:
-            return f"tokens={split.n_tokens}"
-        mask = flag(split.has_mask and self.config.use_loss_mask is not False)
-        return f"too_short={split.too_short} too_long={split.too_long} tokens={split.n_tokens} mask={mask}"
+            more = f"tokens={split.n_tokens}"
+            if not split.has_windows:
+                mask = flag(split.has_mask and self.config.use_loss_mask is not False)
+                more = f"too_short={split.too_short} too_long={split.too_long} {more} mask={mask}"
+            _log.info("%s split=%s %s=%d %s", split.log_name, name, split.unit, len(split), more)
 
 
 class WindowLoader(GPTEpisodeDataLoader):

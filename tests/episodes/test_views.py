@@ -8,8 +8,6 @@ import itertools
 import multiprocessing
 import pickle
 import re
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -22,12 +20,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.loader import Prefetch, Reading
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.episodes.order.states import Place
 from niels_gpt.episodes.source import EpisodeSource
 from niels_gpt.errors import CacheError, UsageError
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, run_python
 from tests.episodes.made import assert_all_equal, open_loader, write_dataset
 
 pytestmark = [
@@ -106,42 +103,27 @@ def test_python_exits_with_the_thread_at_work(dataset: Path) -> None:
         "import sys; from tests.episodes.made import open_loader\n"
         "batches = open_loader(sys.argv[1]).prefetch(depth=1)\nnext(batches)\nprint('read')"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(dataset)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    ended = run_python("-c", program, dataset, cwd=REPOSITORY, fresh=True)
     assert (ended.returncode, ended.stdout) == (0, "read\n")
     assert all(line.startswith("[EpisodeLoader] split=train") for line in ended.stderr.splitlines()), ended.stderr
-
-
-class Failing:
-    """A feed that gives so many batches and then an error."""
-
-    def __init__(self, batch_source: EpisodeSource, good: int, error: BaseException) -> None:
-        self._batch_source, self._left, self._error = batch_source, good, error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batch_source, name)
-
-    def __getitem__(self, place: Place) -> Batch:
-        if self._left == 0:
-            raise self._error
-        self._left -= 1
-        return self._batch_source[place]
 
 
 @pytest.mark.parametrize(
     ("error", "good", "depth"), [(CacheError("bad token"), 4, 3), (MemoryError(), 0, 8), (SystemExit(3), 1, 1)]
 )
-def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseException, good: int, depth: int) -> None:
-    loader = open_loader(dataset)
-    batch_source: Any = Failing(loader.batch_source("train"), good, error)
-    batches = Prefetch(Reading(batch_source), "cpu", depth=depth)
-    assert_all_equal([next(batches) for _ in range(good)], in_order(dataset, good))
+def test_an_error_comes_where_its_batch_would_have(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, good: int, depth: int
+) -> None:
+    loader, expected, made = open_loader(dataset), in_order(dataset, good + 1), EpisodeSource.__getitem__
+
+    def failing(source: EpisodeSource, place: Place) -> Batch:
+        if place.position == 2 * good:  # batches have two rows
+            raise error
+        return made(source, place)
+
+    monkeypatch.setattr(EpisodeSource, "__getitem__", failing)
+    batches = loader.prefetch(depth=depth)
+    assert_all_equal([next(batches) for _ in range(good)], expected[:good])
     state = batches.state_dict()
     with pytest.raises(type(error)) as caught:
         next(batches)
@@ -150,8 +132,9 @@ def test_an_error_comes_where_its_batch_would_have(dataset: Path, error: BaseExc
     assert prefetching() == []
     with pytest.raises(StopIteration):
         next(batches)
+    monkeypatch.undo()
     loader.load_state_dict(state)  # what came before the error is not lost
-    assert_all_equal([loader.next_batch()], in_order(dataset, good + 1)[good:])
+    assert_all_equal([loader.next_batch()], expected[good:])
 
 
 def test_a_batch_that_the_device_refuses_is_not_lost(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
