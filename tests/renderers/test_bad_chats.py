@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError, TokenizerError, UsageError
-from niels_gpt.renderers.base import build_training_sample, build_training_samples
+from niels_gpt.renderers.base import build_training_sample
 from niels_gpt.renderers.registry import FAMILIES, create_renderer
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from tests.renderers.chats import TOOLS, Messages
@@ -174,14 +174,6 @@ def test_arguments_that_cannot_be_written(family: str) -> None:
         assert str(error).startswith("message 1: tool_calls.0.function.arguments")
 
 
-@families
-def test_weights_that_are_none(family: str) -> None:
-    messages = [ASKED, {"role": "assistant", "content": "b", "weight": -1.0}]
-    for build in (build_training_sample, build_training_samples):
-        with pytest.raises(MessageError, match=r"weight is -1\.0; expected a number of 0 or more"):
-            build(renderer_of(family), messages)
-
-
 # ---- what single families refuse
 
 ANSWER, SYSTEM = {"role": "assistant", "content": "b"}, {"role": "system", "content": "s"}
@@ -265,13 +257,6 @@ def test_tools_of_a_wrong_shape(family: str, case: str) -> None:
     ):
         with pytest.raises(MessageError, match=told):
             use()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_empty_array_offers_nothing(family: str) -> None:
-    renderer = renderer_of(family)
-    assert renderer.render_ids([ASKED], tools=np.array([])) == renderer.render_ids([ASKED])
-    assert renderer.render([ASKED], tools=np.array([])) == renderer.render([ASKED])
 
 
 def test_tools_are_one_entry_per_conversation() -> None:

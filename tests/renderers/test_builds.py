@@ -18,8 +18,7 @@ from niels_gpt.cache.sft_dataset import SFTExampleDataset
 from niels_gpt.episodes.build import build_episodes
 from niels_gpt.errors import DataError, MessageError
 from niels_gpt.format.sft import serialize_chat_to_ids, sft_loss_mask_for_ids
-from niels_gpt.messages import normalise
-from niels_gpt.renderers.base import LossOn, build_training_sample, loss_weights
+from niels_gpt.renderers.base import build_training_sample
 from niels_gpt.renderers.families.ngpt import NgptRenderer
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import chat_files
@@ -119,24 +118,6 @@ def test_the_house_format_and_document_000_agree(tokenizer: SentencePieceTokeniz
         assert folders[0].read_bytes() == folders[1].read_bytes()
 
 
-def test_what_counts_can_be_chosen(tmp_path: Path) -> None:
-    renderer = family("qwen3")
-    on = LossOn("last_message", bodies_of_tools=frozenset({"set"}))
-    build_sft_cache([TOOL_CHAT], str(tmp_path / "c"), tokenizer=renderer, val_frac=0, seed=1, loss_on=on)
-    ((ids, mask),) = examples(tmp_path / "c", dtype="<u2")
-    rendered = renderer.render(TOOL_CHAT)
-    assert (ids, mask) == (rendered.token_ids, (loss_weights(rendered, normalise(TOOL_CHAT), on) > 0).tolist())
-    trained = renderer.encoder.decode([token for token, counts in zip(ids, mask, strict=True) if counts])
-    assert trained.startswith("lazy dog")
-    assert trained.endswith("hello world<|im_end|>")
-    build_episodes([TOOL_CHAT], tmp_path / "e", encoder=as_encoder(renderer, on), val_frac=0)
-    assert np.fromfile(tmp_path / "e" / "train" / "mask.bin", np.uint8).astype(bool).tolist() == mask
-    described = json.loads((tmp_path / "e" / "episodes.json").read_text())["loss_on"]
-    assert described == {"preset": "last_message", "bodies_of_roles": [], "bodies_of_tools": ["set"]}
-    with pytest.raises(DataError, match="the mask holds 0 and 1; build episodes with"):
-        build_sft_cache([[user(), assistant(weight=0.5)]], str(tmp_path / "w"), tokenizer=renderer, val_frac=0, seed=1)
-
-
 class OneByOne:
     """A renderer without `render_many`."""
 
@@ -216,4 +197,4 @@ def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
     refused = run_cli(
         "build", "--kind", "sft", plain, "--tokenizer", tokenizer_dir, "--out", "x", "--loss-on", "last_message"
     )
-    assert (refused.returncode, "--renderer ngpt" in refused.stderr) == (2, True)
+    assert (refused.returncode, "loss_on is for renderers" in refused.stderr) == (2, True)

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-import niels_gpt as ng
 from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.cache.build_cache import build_sft_cache
 from niels_gpt.episodes.build import build_episodes
-from niels_gpt.errors import DataError, MessageError, UsageError
+from niels_gpt.errors import DataError, MessageError
 from niels_gpt.progress import Progress
 from niels_gpt.renderers.base import build_training_sample, build_training_samples, build_trajectory_step
 from niels_gpt.renderers.template.renderer import TemplateRenderer
@@ -141,27 +140,6 @@ def test_calls_and_tools_that_a_template_ignores_are_counted_by_row(tmp_path: Pa
 # ---- however a build is run
 
 
-def test_the_function_takes_the_options_too(tmp_path: Path) -> None:
-    """`ng.build`, with a renderer and with a tokenizer."""
-    chats = tmp_path / "chats.jsonl"
-    chats.write_text(json.dumps({"messages": THOUGHT}) + "\n")
-    for number, tokenizer in enumerate((family("llama-3"), folder_of("llama-3"))):
-        named = {} if number == 0 else {"renderer_name": "llama-3"}
-        with pytest.raises(DataError, match="reasoning_content is not written"):
-            ng.build(chats, tmp_path / f"r{number}", tokenizer, val_frac=0, on_unwritten="error", **named)
-    with pytest.raises(DataError, match="--allow-partial"):
-        ng.build(chats, tmp_path / "p", partial(), val_frac=0)
-    ng.build(chats, tmp_path / "p", partial(), val_frac=0, allow_partial=True)
-    assert manifest_of(tmp_path / "p")["changed"]["partial_attribution"] == 1
-    rows = [{"prompt": "a", "chosen": "b", "rejected": "c"}]
-    chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match="--allow-partial"):
-        ng.build(chats, tmp_path / "preferences", partial(), val_frac=0)
-    ng.build(chats, tmp_path / "preferences", partial(), val_frac=0, allow_partial=True)
-    with pytest.raises(UsageError, match="on_unwritten is 'ignore'"):
-        ng.build(chats, tmp_path / "x", partial(), on_unwritten="ignore")
-
-
 def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in [THOUGHT, PLAIN]))
@@ -183,12 +161,3 @@ def test_the_commands_tell_and_take_the_options(tmp_path: Path) -> None:
     allowed = run_cli("build", *given, "--out", tmp_path / "partial", "--allow-partial")
     assert allowed.returncode == 0, allowed.stderr
     assert json.loads(allowed.stdout)["changed"] == {"partial_attribution": 2, "reasoning_content_not_written": 1}
-
-
-def test_booleans_of_python_are_booleans_in_a_template_too() -> None:
-    """The text "False" would be true in `{% if enable_thinking %}`."""
-    from niels_gpt.renderers.registry import typed_options
-    from niels_gpt.renderers.template.renderer import DefaultRendererConfig
-
-    texts = {"a": "False", "b": "True", "c": "false", "d": "low", "e": "3"}
-    assert typed_options(DefaultRendererConfig, texts) == {"a": False, "b": True, "c": False, "d": "low", "e": 3}

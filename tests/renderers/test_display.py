@@ -5,14 +5,13 @@ from __future__ import annotations
 import html
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.errors import MessageError, UsageError
+from niels_gpt.errors import UsageError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.base import LossOn, RenderedTokens, loss_weights
+from niels_gpt.renderers.base import LossOn, loss_weights
 from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.types import IGNORED
 from tests.renderers.small import PRESETS, assistant, conversation, family, user
@@ -63,20 +62,6 @@ def test_a_notebook_gets_every_token_with_its_id_and_facts() -> None:
     kinds = {Kind(kind).name.lower() for kind, owner in owned if owner == 1 and kind & SAMPLED}
     assert told == {f"message 1 (assistant), {kind}, loss weight 1" for kind in kinds}
     assert {"reply", "stop"} <= kinds
-
-
-def test_labels_of_partial_attribution_are_refused_unless_allowed() -> None:
-    rendered = family("qwen3").render(CHAT)
-    partial = RenderedTokens.from_arrays(
-        np.asarray(rendered.token_ids, np.int32),
-        rendered._facts,
-        rendered._counts,
-        normalise(CHAT),
-        attribution="partial: a tool result",
-    )
-    with pytest.raises(MessageError, match="a tool result"):
-        partial.labels()
-    assert partial.labels(allow_partial=True) == rendered.labels()
 
 
 def test_labels_cannot_express_a_fractional_weight() -> None:

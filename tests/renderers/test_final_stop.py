@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pytest
@@ -78,19 +77,6 @@ def test_it_must_be_a_control_token() -> None:
         made(ALPACA, "<|im_ende|>")
     with pytest.raises(UsageError, match="final_stop is True"):
         create_renderer(folder_of("qwen3"), {"name": "template", "final_stop": True})
-
-
-def test_serving_stops_at_it() -> None:
-    renderer = made(ALPACA, "<|im_start|>")
-    assert renderer.encoder.control_ids["<|im_start|>"] in renderer.get_stop_token_ids()
-    assert "<|im_start|>" in renderer.stop_tokens
-
-
-def test_it_is_part_of_the_fingerprint_and_of_pickles() -> None:
-    prints = [made(ALPACA, stop).fingerprints for stop in ("", STOP, "<|endoftext|>")]
-    assert len({one["template_variables_sha256"] for one in prints}) == 3
-    again = pickle.loads(pickle.dumps(made(ALPACA)))
-    assert again.pieces(CHAT) == made(ALPACA).pieces(CHAT)
 
 
 # ---- templates whose answer is known

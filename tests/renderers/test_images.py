@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.builds.renderer_encoder import RendererEncoder
 from niels_gpt.errors import MessageError, MissingExtra, UsageError
-from niels_gpt.messages import Conversation
 from niels_gpt.renderers.base import (
     MODEL_RENDERER_MAP,
     MULTIMODAL_MODELS,
@@ -28,11 +26,9 @@ from niels_gpt.renderers.base import (
     create_renderer_pool,
     is_multimodal,
 )
-from niels_gpt.renderers.images.loading import ImagePart, image_hash, image_part
-from niels_gpt.renderers.images.processors import Images
+from niels_gpt.renderers.images.loading import image_hash, image_part
 from niels_gpt.renderers.registry import FAMILIES
 from niels_gpt.renderers.template.renderer import TemplateRenderer
-from niels_gpt.sources.rejections import Rejections
 from tests.renderers.chats import Messages
 from tests.renderers.sweeps import CHATML, both_cuts, chats, nfc, official_ids, served_and_said
 from tests.renderers.tiny_families import folder_of, renderer_of
@@ -183,14 +179,6 @@ def test_an_image_is_processed_once() -> None:
     assert "mine" not in items(first)[2]
 
 
-def test_few_images_are_kept() -> None:
-    processor = PaddingProcessor()
-    images = Images(processor, most=2)
-    for seed in (0, 1, 0, 2, 0, 1):  # 1 leaves when 2 comes
-        images.process(ImagePart(0, 0, picture(seed=seed)))
-    assert processor.calls == 4
-
-
 # ---- pools, and how renderers are made
 
 
@@ -256,21 +244,6 @@ def test_training_samples(family: str) -> None:
         if shown:
             assert step["multi_modal_data"] == rendered.multi_modal_data
         assert sum(rendered.tokens_per_message()) == sum(owner >= 0 for owner in rendered.message_indices)
-
-
-def test_datasets_refuse_images(tmp_path: Path) -> None:
-    """A dataset of ids would keep placeholders, and nothing behind them."""
-    rows = [Conversation([*asked(words("a")), {"role": "assistant", "content": "b"}], "x:1")]
-    rows.append(Conversation([*asked(words("a"), part(picture())), {"role": "assistant", "content": "b"}], "x:2"))
-    for renderer in (seeing("qwen3-vl"), renderer_of("qwen3-vl"), renderer_of("qwen3")):
-        rejections = Rejections(tmp_path, 9)
-        (made,) = RendererEncoder(renderer).encode(rows, rejections)
-        assert [chat.where for chat in made.conversations] == ["x:1"]
-        assert dict(rejections.dropped) == {"image_in_dataset": 1}
-        rejections.close()
-        (told,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
-        assert "x:2: message 0: content.1 is an image; name the folder of the images" in told
-        (tmp_path / "rejected.jsonl").unlink()
 
 
 # ---- bridges

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import MessageError
 from niels_gpt.renderers.base import create_renderer, should_preserve_past_thinking
-from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.parsers import ThinkTextReasoningParser
 from niels_gpt.renderers.registry import FAMILIES
 from tests.assets import ASSETS, encoder_at, needs_assets
@@ -17,26 +16,6 @@ from tests.renderers.small import assistant, call, family, result, user
 from tests.renderers.test_parity import official_text
 
 CYCLE = [user(), assistant("a", tool_calls=[call()]), result(), assistant("b")]
-
-
-def ids_of(renderer: Any, text: str) -> list[int]:
-    return list(map(int, renderer.encoder.encode_pieces([text], [True])[0]))
-
-
-def as_message(parsed: ParsedResponse) -> dict[str, Any]:
-    """What was read as a message that can be rendered."""
-    calls = [
-        {
-            "id": read.id or f"functions.{read.name}:0",
-            "type": "function",
-            "function": {"name": read.name, "arguments": read.arguments},
-        }
-        for read in parsed.tool_calls
-    ]
-    message = assistant(parsed.content)
-    if parsed.reasoning_content is not None:
-        message["reasoning_content"] = parsed.reasoning_content
-    return message | ({"tool_calls": calls} if calls else {})
 
 
 # ---- reasoning of the cycle that is under way
@@ -70,27 +49,6 @@ def test_thinking_is_kept_in_tool_cycles_alone(chat: list[Any], kept: list[int])
 
 
 # ---- gpt-oss says more than one thing before a call
-
-SPOKEN = (
-    "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>"
-    '<|start|>assistant to=functions.get<|channel|>commentary json<|message|>{"city": "x"}<|call|>'
-)
-
-
-def test_a_preamble_of_gpt_oss_is_rendered_as_it_was_said() -> None:
-    renderer = family("gpt-oss")
-    said = ids_of(renderer, SPOKEN)
-    parsed = renderer.parse_response(said)
-    assert (parsed.content, parsed.reasoning_content, len(parsed.tool_calls)) == ("Let me look.", "hm", 1)
-    chat = [user(), as_message(parsed)]
-    prompt = renderer.render_ids(chat[:1], add_generation_prompt=True)
-    assert renderer.render_ids(chat) == prompt + said
-    rendered = renderer.render(chat)
-    assert rendered.sampled_mask[len(prompt) :] == [True] * len(said)
-    # History drops reasoning; what was said to the user stays.
-    later = renderer.text([*chat, result(name="get"), assistant("4"), user()])
-    assert "hm<|end|>" not in later
-    assert "<|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|><|start|>assistant to=" in later
 
 
 # ---- roles and parts

@@ -86,14 +86,6 @@ def test_a_directory_that_is_called_like_a_model(tmp_path: Path, monkeypatch: py
     assert type(create_renderer(loaded)) is DefaultRenderer
 
 
-def test_auto_carries_its_options() -> None:
-    tokenizer = named("Qwen/Qwen3-8B")
-    config = create_renderer(tokenizer, AutoRendererConfig(preserve_all_thinking=True)).config
-    assert config == Qwen3RendererConfig(preserve_all_thinking=True)
-    config = create_renderer(tokenizer, preserve_thinking_between_tool_calls=True).config
-    assert config == Qwen3RendererConfig(preserve_thinking_between_tool_calls=True)
-
-
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="found nothing there"):
         create_renderer(tmp_path / "gone")

@@ -244,10 +244,3 @@ def test_what_a_template_writes_is_read_back(name: str) -> None:
     (found,) = renderer.parse_response(said).tool_calls
     expected = {"at": "a map", "times": 2}
     assert (found.name, found.arguments, found.status) == ("look", expected, Status.OK)
-
-
-def test_the_page_has_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "renderers.md").read_text(encoding="utf-8")
-    for name, family in TEMPLATE_FAMILIES.items():
-        parsers = [f"`{parser}`" if parser else "" for parser in read_by(name)]
-        assert f"| {family.title} (`{name}`) | {parsers[0]} | {parsers[1]} | {family.proven} |" in page

@@ -122,11 +122,6 @@ def test_the_judge_finds(fault: str) -> None:
     assert any(one.startswith(fault) for one in found(DAMAGE[fault](RIGHT)))
 
 
-def test_of_a_partial_rendering_control_tokens_are_judged_and_spans_are_not() -> None:
-    assert found(changed(RIGHT, 8, sampled=False), "partial: a reason") == ()
-    assert found(changed(RIGHT, 1, scaffold=True), "partial: a reason")
-
-
 # ---- all templates
 
 # Faults that stay: of an id longer than nine signs, as forged ones are, this template writes the last nine. No letter

@@ -31,15 +31,6 @@ def test_values_that_are_equal_for_python_alone_stay_apart(turn: int) -> None:
         assert texts(offered(value)) == [json.dumps(offered(value)[0])]
 
 
-def test_equal_tools_are_written_once_and_changed_ones_anew() -> None:
-    tools = offered({"a": [1]})
-    before = texts(tools)
-    assert texts(offered({"a": [1]}))[0] is before[0]
-    tools[0]["function"]["default"]["a"].append(2)
-    assert texts(tools) == [json.dumps(tools[0])]
-    assert texts(offered({"a": [1]})) == before
-
-
 def test_tools_that_were_read_are_not_read_again_unless_they_were_changed() -> None:
     read = read_tools(offered({"a": [1]}), Notes())
     assert read is not None

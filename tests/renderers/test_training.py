@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("tokenizers")
 from niels_gpt.errors import UsageError
 from niels_gpt.renderers.base import (
-    LossOn,
     RenderedTokens,
     build_training_sample,
     build_training_samples,
@@ -149,16 +148,6 @@ def test_every_turn_is_trained_once_as_it_was_produced(name: str) -> None:
     assert several > 5 if forgets else several == 0
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "template"])
-def test_bodies_are_trained_once_too(name: str) -> None:
-    renderer, rng = family(name, on_unwritten="drop"), random.Random(6)
-    for _ in range(15):
-        messages = conversation(rng, flags=0.2)
-        samples = build_training_samples(renderer, messages, on=LossOn(bodies_of_roles=frozenset({"tool", "user"})))
-        found = [turn for sample in samples for turn in trained_turns(renderer, messages, sample, bodies=True)]
-        assert sorted(found) == [i for i, m in enumerate(messages) if m["role"] != "system" and weight(m) > 0]
-
-
 # ---- trajectories
 
 
@@ -189,21 +178,6 @@ def test_trajectory_steps(name: str) -> None:
         assert step["completion_logprobs"] == [0.0] * len(step["completion_ids"])
         assert step["routed_experts"] is None
     assert prefixes > 3
-
-
-def test_a_step_trains_no_turn_of_its_prompt() -> None:
-    """Once the user speaks again, Qwen3 writes the first turn without reasoning: there the ids begin to differ."""
-    renderer, call = family("qwen3"), {"id": "1", "function": {"name": "f", "arguments": {}}}
-    asks = {"role": "assistant", "content": "", "reasoning_content": "r", "tool_calls": [call]}
-    prompt = [user(), asks, {"role": "tool", "tool_call_id": "1", "content": "o"}]
-    completion = [assistant("first"), user(), assistant("second")]
-    step = build_trajectory_step(renderer, prompt, completion)
-    pairs = zip(step["completion_ids"], step["completion_mask"], strict=True)
-    trained = renderer.encoder.decode([token for token, mask in pairs if mask])
-    assert "<tool_call>" in renderer.encoder.decode(step["completion_ids"])
-    assert "first" in trained
-    assert "second" in trained
-    assert "<tool_call>" not in trained
 
 
 class Bare:
