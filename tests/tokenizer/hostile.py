@@ -7,14 +7,12 @@ is raised must be one of our errors, say which file, and be one line; the proces
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,52 +23,17 @@ from niels_gpt.tokenizer.training import train_tokenizer
 from tests.memory import peak
 from tests.tokenizer import tiny
 
-Place = list[Any]
-CONFIG = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "eos_token": tiny.END,
-    "pad_token": {"content": tiny.END, "special": True},
-    "add_bos_token": False,
-    "chat_template": [{"name": "default", "template": "{{ messages[0].content }}"}],
-}
-GENERATION = {"eos_token_id": [1], "pad_token_id": 1}
+CONFIG = {"eos_token": tiny.END, "chat_template": [{"name": "default", "template": "{{ messages[0].content }}"}]}
+TEN = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 10}
+# Values of other types, numbers and texts that ask for much, and steps that make much of little or panic.
 ODD: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        0,
-        -1,
-        7,
-        1 << 31,
-        1 << 63,
-        1 << 200,
-        1.5,
-        float("nan"),
-        "",
-        "x",
-        "\ud800",
-        "\0",
-        "é" * 3,
-        "ab" * 50_000,
-    ),
-    *([], {}, [[]], [None], [{}], {"type": "Sequence"}, {"type": "Sequence", "normalizers": [None]}, {"type": 3}),
-    *({"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 100_000}, {"String": ""}, {"Regex": "("}),
-    *({"type": "Replace", "pattern": {"Regex": ""}, "content": "x"}, {"Regex": "(a*)*$"}, {"content": {"x": 1}}),
+    *(None, True, 0, -1, 1 << 31, 1 << 63, 1 << 200, 1.5, float("nan"), "", "x", "\ud800", "ab" * 50_000),
+    *([], {}, [None], [{}], {"type": "Sequence", "normalizers": [None]}, {"type": 3}, {"String": ""}, {"Regex": "("}),
+    *({"type": "Sequence", "normalizers": [TEN] * 12}, {**TEN, "content": "e" * 100_000}),
     *({"type": "Precompiled", "precompiled_charsmap": "AAAA"}, {"type": "Metaspace", "replacement": "▁"}),
-    *({"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated", "invert": False},),
-    *(
-        {
-            "type": "Sequence",
-            "normalizers": [{"type": "Replace", "pattern": {"String": "e"}, "content": "eeeeeeeeee"}] * 12,
-        },
-    ),
-    *(
-        {"id": 1 << 31, "content": "y", "special": True},
-        {"id": 1 << 23, "content": "y"},
-        {"id": 3, "content": "y" * 5000},
-    ),
+    {"type": "Split", "pattern": {"String": ""}, "behavior": "Isolated", "invert": False},
+    *({"id": 1 << 31, "content": "y", "special": True}, {"id": 3, "content": "y" * 5000}),
 )
-DEEP = ("[" * 100_000, '{"a":' * 100_000, "[" * 900 + "]" * 900, '{"a": ' + "[" * 500 + "]" * 500 + "}")
 RAW = (
     b"",
     b"\0" * 100,
@@ -78,115 +41,70 @@ RAW = (
     b"\xef\xbb\xbf{}",
     b"null",
     b"[]",
-    b"3",
-    b'"x"',
-    b"{" * 50,
     b'{"a": 1e999}',
-    b"9" * 5000,
+    b"[" * 100_000,
+    b'{"a":' * 9999,
 )
 TEXTS = ["hello world\n", tiny.START, "naïve 🤖 \u2581 x", tiny.THINK, "e" * 50]
 
 
-def places(value: Any, here: Place) -> Iterator[Place]:
+def places(value: Any) -> list[list[Any]]:
     """The way to every value inside, of long tables a few only."""
-    yield here
-    inside: list[Any] = []
-    if isinstance(value, dict):
-        inside = list(value)
-    elif isinstance(value, list):
-        inside = list(range(len(value)))
-    for key in inside if len(inside) < 60 else [*inside[:3], *inside[-3:]]:
-        yield from places(value[key], [*here, key])
+    inside: list[Any] = list(value if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0))
+    some = inside if len(inside) < 60 else [*inside[:3], *inside[-3:]]
+    return [[key, *rest] for key in some for rest in [[], *places(value[key])]]
 
 
 def changed(value: Any, rng: random.Random) -> Any:
-    """A copy with one to three values replaced, removed or put twice."""
-    value = json.loads(json.dumps(value))
-    for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        here = rng.choice(list(places(value, [])))
-        if not here:
-            return rng.choice(ODD)
-        held = value
-        for key in here[:-1]:
-            held = held[key]
-        way = rng.randrange(5)
-        if way == 0:
-            del held[here[-1]]
-        elif way == 1 and isinstance(held, list):
-            held += held[:1] * rng.choice((1, 3))
-        elif way == 2 and isinstance(held, dict):
-            held[rng.choice(("type", "content", "vocab", "x"))] = rng.choice(ODD)
-        else:
-            held[here[-1]] = rng.choice(ODD)
+    """A value with something inside replaced, removed or put twice."""
+    *way, last = rng.choice(places(value))
+    held = value
+    for key in way:
+        held = held[key]
+    if (kind := rng.randrange(4)) == 0:
+        del held[last]
+    elif kind == 1 and isinstance(held, list):
+        held += held[:1]
+    else:
+        held[last] = rng.choice(ODD)
     return value
-
-
-def damaged(data: bytes, rng: random.Random) -> bytes:
-    """Bytes cut off, changed, or put between."""
-    at = rng.randrange(len(data) + 1)
-    way = rng.randrange(4)
-    if way == 0:
-        return data[:at]
-    if way == 1:
-        return data[:at] + rng.choice((b"\0", b"\xff", b"\xed\xa0\x80", b'"', b"[" * 5000)) + data[at:]
-    if way == 2:
-        return rng.choice(RAW)
-    at = min(at, len(data) - 1)
-    return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
 
 
 def change_file(file: Path, rng: random.Random) -> None:
     """One file of a directory becomes another, or none."""
-    data = file.read_bytes()
-    way = rng.randrange(12)
-    if way < 7 and file.suffix == ".json":
+    data, kind = file.read_bytes(), rng.randrange(10)
+    if kind < 6 and file.suffix == ".json":
         file.write_text(json.dumps(changed(json.loads(data), rng)))
-    elif way < 9:
-        file.write_bytes(damaged(data, rng))
-    elif way == 9 and file.suffix == ".json":
-        file.write_text(rng.choice(DEEP))
+    elif kind < 9:
+        at = rng.randrange(len(data))
+        flipped = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+        file.write_bytes(rng.choice((data[:at], data[:at] + b"\xed\xa0\x80" + data[at:], flipped, rng.choice(RAW))))
     else:
         file.unlink()
-        other: Callable[[], Any] = rng.choice(
-            (
-                file.mkdir,
-                lambda: file.symlink_to("nothing"),
-                lambda: file.symlink_to(file.name),
-                lambda: os.truncate(os.open(file, os.O_CREAT | os.O_RDWR), 3 << 30),
-                lambda: None,
-            )
-        )
-        other()
+        rng.choice((file.mkdir, lambda: file.symlink_to("nothing"), lambda: None))()
 
 
 def good(folder: Path) -> list[Path]:
     """Good directories of several kinds."""
     kinds = (tiny.byte_level(), tiny.byte_level(form="NFC"), tiny.metaspace(), tiny.spaced(), tiny.flagged(lstrip=True))
-    made = []
-    for number, kind in enumerate(kinds):
-        made.append(tiny.save(kind, folder / str(number), **CONFIG))
-        (made[-1] / "generation_config.json").write_text(json.dumps(GENERATION))
-        (made[-1] / "config.json").write_text(json.dumps({"model_type": "x", "eos_token_id": 1}))
-        (made[-1] / "chat_template.jinja").write_text("{{ messages[0].content }} é")
+    made = [tiny.save(kind, folder / str(number), **CONFIG) for number, kind in enumerate(kinds)]
+    for each in made:
+        (each / "generation_config.json").write_text('{"eos_token_id": [1], "pad_token_id": 1}')
+        (each / "chat_template.jinja").write_text("{{ messages[0].content }} é")
     train_tokenizer([chats_file(), notes_dir()], folder / "spm", vocab_size=1200)
     return [*made, folder / "spm"]
-
-
-def use(folder: Path) -> None:
-    """Open a tokenizer and do with it what commands do."""
-    encoder = open_encoder(folder)
-    scaffold = [text in encoder.control_ids for text in TEXTS]
-    ids, _ = encoder.encode_pieces(TEXTS, scaffold)
-    encoder.encode_strings([TEXTS] * 70, [[4 * flag for flag in scaffold]] * 70)
-    encoder.decode(ids)
-    encoder.token_bytes(ids.tolist())
-    list(map(str, (encoder.fingerprints, encoder.stop_ids, encoder.template, encoder.special_tokens)))
 
 
 def judged(folder: Path) -> str:
     """What became of it; "fault: ..." is one."""
     try:
-        use(folder)
+        encoder = open_encoder(folder)
+        scaffold = [text in encoder.control_ids for text in TEXTS]
+        ids, _ = encoder.encode_pieces(TEXTS, scaffold)
+        encoder.encode_strings([TEXTS] * 70, [[4 * flag for flag in scaffold]] * 70)
+        encoder.decode(ids)
+        encoder.token_bytes(ids.tolist())
+        list(map(str, (encoder.fingerprints, encoder.stop_ids, encoder.template, encoder.special_tokens)))
     except NielsError as error:
         said = str(error)
         if str(folder) not in said or "\n" in said or len(said) > 2500:
@@ -204,13 +122,11 @@ def main(first: int, count: int) -> None:
         assert found == {"opened": len(bases)}, found
         for seed in range(first, first + count):
             rng = random.Random(seed)
-            base = rng.choice(bases)
-            folder = Path(place, "case")
+            base, folder = rng.choice(bases), Path(place, "case")
             shutil.copytree(base, folder)
             files = sorted(file for file in folder.iterdir() if file.name != "tokenizer_meta.json")
-            change_file(
-                rng.choice([*files, folder / files[0].name if base.name == "spm" else folder / "tokenizer.json"]), rng
-            )
+            # Half of the changes are in the file that has most to change.
+            change_file(rng.choice([*files, *files[-2:][:1] * 2]), rng)
             before = peak()
             became = judged(folder)
             grown = (peak() - before) >> 20

@@ -39,6 +39,17 @@ def step(**more: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda data: data.update(normalizer={"type": "Replace", **more})
 
 
+TEN = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 10}
+
+
+def nested(key: str, step: Any, depth: int) -> Any:
+    """A sequence in a sequence ..., with a step in each."""
+    made: Any = None
+    for _ in range(depth):
+        made = {"type": "Sequence", key: [part for part in (step, made) if part]}
+    return made
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -50,6 +61,14 @@ def step(**more: Any) -> Callable[[dict[str, Any]], Any]:
         (
             step(pattern={"String": "e"}, content="e" * 99),
             "normalizer makes 99 bytes of one letter; expected at most",
+        ),
+        (
+            lambda data: data.update(normalizer=nested("normalizers", TEN, 12)),
+            "makes 1,000,000,000,000 bytes of one letter",
+        ),
+        (
+            lambda data: data.update(pre_tokenizer=nested("pretokenizers", None, 200)),
+            "more than 100 steps within steps",
         ),
         (step(pattern={"Regex": "("}, content="y"), "tokenizers cannot load it"),
         (
@@ -64,20 +83,6 @@ def test_fields_of_tokenizer_json(folder: Path, change: Callable[[dict[str, Any]
     with pytest.raises(TokenizerError, match=said) as caught:
         open_encoder(folder)
     assert str(caught.value).startswith(f"{folder}: tokenizer.json: ")
-
-
-def test_sequences_in_sequences(folder: Path) -> None:
-    """Ten letters for one, a dozen times over; and a depth at which Python's stack would end."""
-    ten = {"type": "Replace", "pattern": {"String": "e"}, "content": "e" * 10}
-    edit(folder, lambda data: data.update(normalizer={"type": "Sequence", "normalizers": [ten] * 12}))
-    with pytest.raises(TokenizerError, match="makes 1,000,000,000,000 bytes of one letter"):
-        open_encoder(folder)
-    nested: Any = None
-    for _ in range(200):
-        nested = {"type": "Sequence", "pretokenizers": [nested] if nested else []}
-    edit(folder, lambda data: data.update(normalizer=None, pre_tokenizer=nested))
-    with pytest.raises(TokenizerError, match="more than 100 steps within steps"):
-        open_encoder(folder)
 
 
 NAMES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")
@@ -137,6 +142,7 @@ def test_a_template_that_is_no_text(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
+        ("eos_token", "</s>", "eos_token is '</s>', which is no added token"),
         ("eos_token", 3, "eos_token is 3; expected the token's text"),
         ("eos_token", {"content": [1]}, "eos_token is .*; expected the token's text"),
         ("bos_token", ["x"], r"bos_token is \['x'\]; expected the token's text"),
@@ -253,7 +259,6 @@ def test_many_damaged_directories() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("render", "{chats}", "--tokenizer", "{folder}"),
         ("doctor", "{chats}", "--tokenizer", "{folder}"),
         ("build", "{chats}", "--tokenizer", "{folder}", "--out", "{folder}/out"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from niels_gpt.errors import EXTRA_OF_LIBRARY, MissingExtra
-from niels_gpt.tokenizer.hub import FASTOKENS_INCOMPATIBLE, TRUSTED_REVISIONS
+from niels_gpt.tokenizer.hub import TRUSTED_REVISIONS
 from tests.conftest import run_python
 from tests.hub import Fault, Files, Repository
 from tests.tokenizer import tiny
@@ -196,9 +196,3 @@ def test_transformers_is_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         with pytest.raises(MissingExtra, match=r"needs transformers.*pip install 'niels-gpt\[hf\]'"):
             load_hf_tokenizer(name)
     assert EXTRA_OF_LIBRARY["transformers"] == "hf"
-
-
-def test_names_that_are_known() -> None:
-    assert set(TRUSTED_REVISIONS) == {TRUSTED, "moonshotai/Kimi-K2.5", GONE}
-    assert all(len(sha) == 40 for sha in TRUSTED_REVISIONS.values())
-    assert "deepseek-ai/DeepSeek-V3" in FASTOKENS_INCOMPATIBLE

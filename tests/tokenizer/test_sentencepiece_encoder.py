@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import re
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import sentencepiece
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.samples import chats_file
 from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, load_tokenizer
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
 from niels_gpt.tokenizer.sentinels import Ids
+from tests.tokenizer.foreign import foreign
 from tests.tokenizer.pieces import Pieces, check_many, split
 
 SYS, USR, ASST, EOT = SPECIAL_TOKENS
@@ -143,30 +140,9 @@ def test_bad_calls(made: SentencePieceEncoder) -> None:
 # Models that were not trained by us, but hold the sentinels
 
 
-@cache
-def foreign(**options: Any) -> bytes:
-    model = io.BytesIO()
-    lines = [line for line in chats_file().read_text().splitlines() if line.isascii()]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
-        user_defined_symbols=list(SPECIAL_TOKENS),
-        minloglevel=2,
-        num_threads=1,
-        **{"vocab_size": 400, "normalization_rule_name": "identity", "remove_extra_whitespaces": False} | options,
-    )
-    return model.getvalue()
-
-
 def saved(folder: Path, **options: Any) -> SentencePieceEncoder:
     (folder / "spm.model").write_bytes(foreign(**options))
     return SentencePieceEncoder(SentencePieceTokenizer(folder / "spm.model"))
-
-
-def test_models_that_put_a_space_before_text_are_refused(tmp_path: Path) -> None:
-    """Their sentinels are two ids, the space and the sentinel."""
-    with pytest.raises(TokenizerError, match="expected one id of its own"):
-        saved(tmp_path, add_dummy_prefix=True, byte_fallback=True, vocab_size=700)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +169,6 @@ def test_models_that_change_text_are_named(
         (record,) = caplog.records
         assert record.getMessage().startswith(f"{folder}/spm.model: this model does not give every text back ({reason}")
         caplog.clear()
-
-
-def test_models_that_give_text_back_are_not_named(
-    tmp_path: Path, tokenizer: SentencePieceTokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = saved(tmp_path, add_dummy_prefix=False, byte_fallback=True, vocab_size=700)
-    assert made.tokenizer.inexact_reason is None
-    assert load_tokenizer(tmp_path).inexact_reason is None
-    assert load_tokenizer(tokenizer.model_path).inexact_reason is None
-    assert not caplog.records
 
 
 def test_normalised_text_needs_runs_of_one_piece(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.python_tokenizer import PythonEncoder
-from niels_gpt.tokenizer.split_encoder import proven_starts
 from tests.assets import ASSETS, needs_assets
 from tests.memory import shared
 from tests.tokenizer.pieces import Pieces, check_many, split
@@ -130,22 +129,6 @@ def test_a_space_before_each_run_belongs_to_its_first_character(pieces: Pieces) 
 @given(batch=st.lists(pieces_of, max_size=5))
 def test_many_are_as_one_by_one(kind: type[Bytes], batch: list[Pieces]) -> None:
     check_many(encoder(kind), batch)
-
-
-@settings(deadline=None, max_examples=100)
-@given(words=st.lists(st.binary(max_size=3), max_size=5), extra=st.booleans())
-def test_starts_are_proven_or_none(words: list[bytes], extra: bool) -> None:
-    joined = b"".join(words)
-    starts = proven_starts(words, joined)
-    if b"" in words:
-        assert starts is None
-        return
-    assert starts is not None
-    assert starts.tolist() == [len(b"".join(words[:k])) for k in range(len(words))]
-    moved = proven_starts([b" ", *words], joined)
-    assert moved is not None
-    assert moved.tolist() == [0, *starts.tolist()]
-    assert proven_starts([*words, b"?"], joined) is None
 
 
 def test_text_that_does_not_come_back_needs_runs_of_one_piece() -> None:
