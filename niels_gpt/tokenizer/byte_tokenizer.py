@@ -16,37 +16,8 @@ from niels_gpt.errors import TokenizerError
 # Where an object does not say how many ids it has, ids are tried until so many in a row are none: reserved ids leave
 # holes of some hundred.
 _LONGEST_HOLE = 65_536
-
-
-@runtime_checkable
-class TiktokenEncoding(Protocol):
-    """The attributes used of tiktoken's `Encoding`."""
-
-    name: str
-
-    @property
-    def n_vocab(self) -> int: ...
-    @property
-    def special_tokens_set(self) -> set[str]: ...
-    def encode_ordinary(self, text: str) -> list[int]: ...
-    def encode_single_token(self, text_or_bytes: str) -> int: ...
-    def decode_bytes(self, tokens: list[int]) -> bytes: ...
-
-
-@runtime_checkable
-class Tekken(Protocol):
-    """The attributes used of mistral-common's `Tekkenizer`."""
-
-    @property
-    def n_words(self) -> int: ...
-    @property
-    def bos_id(self) -> int: ...
-    @property
-    def eos_id(self) -> int: ...
-    def is_special(self, token: int) -> bool: ...
-    def id_to_piece(self, token_id: int) -> str: ...
-    def id_to_byte_piece(self, token_id: int, special_token_policy: Any) -> bytes: ...
-    def encode(self, s: str, bos: bool, eos: bool) -> list[int]: ...
+# Methods by which tiktoken's `Encoding` and mistral-common's `Tekkenizer` are known.
+_TIKTOKEN, _TEKKEN = "encode_single_token", "id_to_byte_piece"
 
 
 @runtime_checkable
@@ -79,7 +50,7 @@ class _Functions:
 
 def is_byte_tokenizer(source: object) -> bool:
     """Whether the object has one of the shapes that are read here."""
-    return isinstance(source, TiktokenEncoding | Tekken | BytesOfIds)
+    return isinstance(source, BytesOfIds) or hasattr(source, _TEKKEN)
 
 
 def _functions_of(source: Any) -> _Functions:
@@ -93,12 +64,12 @@ def _functions_of(source: Any) -> _Functions:
     def bytes_of(token: int) -> bytes:
         return bytes(source.decode_bytes([token]))
 
-    if isinstance(source, TiktokenEncoding):
+    if hasattr(source, _TIKTOKEN):
         specials = {text: source.encode_single_token(text) for text in source.special_tokens_set}
         # tiktoken names no eos. This spelling is the one that its encodings end documents with.
         eos = {"eos_token": "<|endoftext|>"} if "<|endoftext|>" in specials else {}
         return _Functions(source.name, source.encode_ordinary, bytes_of, specials, source.n_vocab, eos)
-    if isinstance(source, Tekken):
+    if hasattr(source, _TEKKEN):
         from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 
         specials = {source.id_to_piece(token): token for token in range(source.n_words) if source.is_special(token)}

@@ -5,26 +5,24 @@ Tokenizer objects of other libraries are wrapped as one of these (`byte_tokenize
 Such tokenizers return no offsets, so the piece of a token is found by the bytes that each id encodes
 (`split_encoder.py`). They also turn the spelling of a control token in any text into its id, unless an option of
 `encode` says otherwise, and the name of that option differs from class to class. When a tokenizer is loaded, a probe
-text shows which option keeps text from becoming special tokens, which bytes each id encodes, and whether splitting at
-special tokens changes ids. A tokenizer without such an option, or whose ids change, is refused.
+text shows which option keeps text from becoming special tokens, that the bytes of its ids are the text's, and whether
+splitting at special tokens changes ids. A tokenizer of which one of these is not so is refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby, product
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
-from unicodedata import normalize
 
 import numpy as np
 
 from niels_gpt.errors import TokenizerError
-from niels_gpt.tokenizer.description import from_byte_alphabet, from_spaced
+from niels_gpt.tokenizer.description import from_byte_alphabet
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import FromParts, HFTokenizer, hf_tokenizer_of, stop_files
 from niels_gpt.tokenizer.pieces import Encoded, EncodesPieces, Facts, Ids, Positions, Texts, checked_ids
-from niels_gpt.tokenizer.split_encoder import FORMS, NormalForm, Run, SplitEncoder, proven_starts, starts_by_bytes
+from niels_gpt.tokenizer.split_encoder import Run, SplitEncoder, starts_by_bytes
 
 # Options of `encode` that make it take control spellings as text: of tiktoken-like classes, then of transformers'. The
 # first that works is used; the second exists in some tiktoken-like classes too and is ignored there.
@@ -33,7 +31,6 @@ _PLAIN: tuple[dict[str, Any], ...] = (
     {"add_special_tokens": False, "split_special_tokens": True},
 )
 _OFFICIAL = {"add_special_tokens": False}
-_VERBATIM = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
 # Flags with which a token includes the white space around it, or depends on it.
 _FLAGS = ("lstrip", "rstrip", "single_word")
 _LINES = PROBE.splitlines(keepends=True)
@@ -75,8 +72,7 @@ class PythonTokenizer(Protocol):
 class PythonEncoder(FromParts, EncodesPieces):
     """Encodes pieces with a Python tokenizer and proves which piece every token came from.
 
-    A token whose bytes are unknown is attributed only if the text between the special tokens around it is all in one
-    piece; otherwise encoding raises. Instances can be pickled if the tokenizer can.
+    Instances can be pickled if the tokenizer can.
 
     Attributes:
         parts: template, named special tokens, stop ids, and the vocabulary as canonical JSON.
@@ -86,8 +82,8 @@ class PythonEncoder(FromParts, EncodesPieces):
         added_ids: spelling -> id of all added tokens.
 
     Raises:
-        TokenizerError: the tokenizer cannot be prevented from turning text into special tokens, or splitting at special
-            tokens changes its ids.
+        TokenizerError: the tokenizer cannot be prevented from turning text into special tokens, the bytes of its ids
+            are not those of the text, or splitting at special tokens changes its ids.
     """
 
     engine = "python"
@@ -112,8 +108,8 @@ class PythonEncoder(FromParts, EncodesPieces):
         self.parts = _parts(tokenizer, vocab, added, self._plain, name)
         self.vocab_size = 1 + max([*vocab.values(), *added])
         self._byte_cache = {index: text.encode() for text, index in self.added_ids.items()}
-        self._to_bytes, self._verbatim, self._form = self._proven_bytes()
         self._split = SplitEncoder(name, self.control_ids, self.added_ids, self._encode_runs, cut_at=others)
+        self._prove_bytes()
         self._prove_splitting()
 
     def encode_strings(self, texts: Texts, facts: Facts) -> Encoded:
@@ -124,15 +120,9 @@ class PythonEncoder(FromParts, EncodesPieces):
         """The UTF-8 bytes that each id encodes, of a control token its spelling; they may be a part of a character.
 
         Raises:
-            TokenizerError: an id is outside the vocabulary, or the bytes of this tokenizer's ids are unknown.
+            TokenizerError: an id is outside the vocabulary.
         """
-        plain = checked_ids(ids, self.vocab_size)
-        if self._to_bytes is None:
-            raise TokenizerError(
-                f"{self.name}: the bytes of its ids are unknown (joined, they do not give the probe text back); "
-                "use a tokenizer with a tokenizer.json"
-            )
-        return self._bytes_of(plain)
+        return self._bytes_of(checked_ids(ids, self.vocab_size))
 
     def decode(self, ids: Sequence[int] | Ids) -> str:
         """The text of `ids`, control tokens spelled out.
@@ -140,49 +130,37 @@ class PythonEncoder(FromParts, EncodesPieces):
         Raises:
             TokenizerError: an id is outside the vocabulary.
         """
-        plain = checked_ids(ids, self.vocab_size)
-        if self._verbatim:
-            return b"".join(self._bytes_of(plain)).decode("utf-8", "replace")
-        # Many classes write spaces around special tokens, so only the ids between them are decoded by the class.
-        spellings = {token: text for text, token in self.added_ids.items()}
-        return "".join(
-            "".join(map(spellings.__getitem__, group)) if special else self._tokenizer.decode(list(group), **_VERBATIM)
-            for special, group in groupby(plain, spellings.__contains__)
-        )
+        return b"".join(self.token_bytes(ids)).decode("utf-8", "replace")
 
     def _encode_runs(self, runs: list[Run]) -> list[tuple[Ids, Positions]]:
         found = []
         for run in runs:
             ids = np.array(self._tokenizer.encode(run.text, **self._plain), np.int32)
-            words = None if self._to_bytes is None else self._bytes_of(ids.tolist())
-            found.append((ids, starts_by_bytes(ids, words, run, self._form, self.name)))
+            found.append((ids, starts_by_bytes(self._bytes_of(ids.tolist()), run, self.name)))
         return found
 
     def _bytes_of(self, ids: list[int]) -> list[bytes]:
         # Asked once for each id: some classes compute the bytes of an id in Python.
         new = [token for token in dict.fromkeys(ids) if token not in self._byte_cache]
-        if new and self._to_bytes is not None:
-            self._byte_cache |= dict(zip(new, self._to_bytes(self._tokenizer, new), strict=True))
+        words = self._tokenizer.convert_ids_to_tokens(new) if new else []
+        for token, word in zip(new, words, strict=True):
+            self._byte_cache[token] = word if isinstance(word, bytes) else from_byte_alphabet(word or "")
         return [self._byte_cache[token] for token in ids]
 
-    def _proven_bytes(
-        self,
-    ) -> tuple[Callable[[PythonTokenizer, list[int]], list[bytes]] | None, bool, NormalForm | None]:
-        """Find how to get the bytes of ids, by encoding the lines of the probe text.
+    def _prove_bytes(self) -> None:
+        """Refuse a tokenizer whose words are neither bytes nor written in GPT-2's byte alphabet, or that changes text.
 
-        Returns:
-            to_bytes: the first of three functions whose bytes give every line back, or `None` if none does.
-            verbatim: the bytes are exactly the text; false if the tokenizer puts a space before it.
-            form: the normal form of Unicode in which the line comes back, or `None` if it comes back unchanged.
+        Raises:
+            TokenizerError: with the first line of the probe text that does not come back.
         """
-        # For each function the text itself first: a tokenizer that changes nothing has no normal form.
-        for to_bytes, form in product((_by_alphabet, _by_space_mark, _by_decoding), (None, *FORMS)):
-            lines = [(text if form is None else normalize(form, text)).encode() for text in _LINES]
-            words = [to_bytes(self._tokenizer, self._tokenizer.encode(text, **self._plain)) for text in _LINES]
-            if all(proven_starts(found, text) is not None for found, text in zip(words, lines, strict=True)):
-                verbatim = all(b"".join(found) == text for found, text in zip(words, lines, strict=True))
-                return to_bytes, verbatim, form
-        return None, False, None
+        for line in _LINES:
+            found = b"".join(self._bytes_of(self._tokenizer.encode(line, **self._plain)))
+            if found != line.encode():
+                raise TokenizerError(
+                    f"{self.name}: {line[:40]!r} comes back as {found.decode('utf-8', 'replace')[:40]!r}; expected the "
+                    "bytes of its ids to be the text, without which the piece of a token is unknown. Use a tokenizer "
+                    "with a tokenizer.json"
+                )
 
     def _prove_splitting(self) -> None:
         """Refuse a tokenizer that gives a whole string other ids than its parts between special tokens.
@@ -259,20 +237,3 @@ def _parts(
     data = json.dumps(dump, ensure_ascii=False, sort_keys=True).encode("utf-8", "surrogatepass")
     config = {**tokenizer.special_tokens_map, "chat_template": tokenizer.chat_template}
     return hf_tokenizer_of(name, data, config, *stop_files(tokenizer))[0]
-
-
-def _by_alphabet(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
-    """The bytes of ids whose vocabulary entries are bytes or written in GPT-2's byte alphabet."""
-    words = tokenizer.convert_ids_to_tokens(ids)
-    return [word if isinstance(word, bytes) else from_byte_alphabet(word or "") for word in words]
-
-
-def _by_space_mark(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
-    """The bytes of ids whose vocabulary entries are written as SentencePiece writes them."""
-    words = tokenizer.convert_ids_to_tokens(ids)
-    return [word if isinstance(word, bytes) else from_spaced(word or "") for word in words]
-
-
-def _by_decoding(tokenizer: PythonTokenizer, ids: list[int]) -> list[bytes]:
-    """The bytes of ids by decoding each of them alone; for vocabularies of unknown form."""
-    return [tokenizer.decode([token], **_VERBATIM).encode("utf-8", "surrogatepass") for token in ids]

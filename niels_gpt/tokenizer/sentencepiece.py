@@ -255,7 +255,7 @@ class SentencePieceEncoder(EncodesPieces):
     def _encode_runs(self, runs: list[Run]) -> list[tuple[Ids, Positions]]:
         encoded = self.tokenizer.encode_batch([run.text for run in runs])
         return [
-            (ids, starts_by_bytes(ids, self._bytes_of(ids.tolist()), run, None, self.name))
+            (ids, starts_by_bytes(self._bytes_of(ids.tolist()), run, self.name))
             for ids, run in zip(encoded, runs, strict=True)
         ]
 

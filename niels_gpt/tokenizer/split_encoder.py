@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
-from typing import Final, Literal, NamedTuple
-from unicodedata import normalize
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,8 +38,6 @@ from niels_gpt.tokenizer.pieces import (
     longest_of,
 )
 
-NormalForm = Literal["NFC", "NFKC", "NFD", "NFKD"]
-FORMS: Final[tuple[NormalForm, ...]] = ("NFC", "NFKC", "NFD", "NFKD")
 Hits = list[tuple[int, int, int]]  # begin, end, id: ascending, none overlapping
 
 
@@ -217,61 +214,25 @@ def _runs_between(borders: list[int], splits: Hits) -> Iterator[tuple[int, int]]
 # ---- where tokens start, for tokenizers without offsets
 
 
-def starts_by_bytes(ids: Ids, words: Sequence[bytes] | None, run: Run, form: NormalForm | None, name: str) -> Positions:
-    """The byte within a run at which each token starts.
+def starts_by_bytes(words: Sequence[bytes], run: Run, name: str) -> Positions:
+    """The byte within a run at which each token starts: tokens of 3 2 4 bytes start at 0 3 5.
 
-    The bytes that the ids stand for must be exactly those of the run, or of its normal form where the tokenizer
-    normalises. If they are not, a run within one piece is still attributed: 0 for all tokens, which have that owner.
+    The bytes that the ids stand for must be exactly those of the run. If they are not, as where the tokenizer
+    normalises, a run within one piece is still attributed: 0 for all tokens, which have that owner.
 
     Args:
-        words: the bytes of each id, or `None` if this is not known.
-        form: the normal form of Unicode to which the tokenizer brings text, or `None` if it changes none.
-        name: what errors call the tokenizer.
+        words: the bytes of each id. name: what errors call the tokenizer.
 
     Raises:
         TokenizerError: a run over several pieces, whose tokens' bytes are not its own.
     """
-    starts = None if words is None else proven_starts(words, run.text.encode())
-    if starts is None and not run.inner:
-        return np.zeros(len(ids), np.int64)
-    if starts is None and form is not None and words is not None:
-        starts = _normalised_starts(words, run, form)
-    if starts is None:
-        found = "unknown bytes" if words is None else repr(b"".join(words).decode("utf-8", "replace")[:60])
-        raise TokenizerError(
-            f"{name}: {run.text[:60]!r}, in {len(run.inner) + 1} pieces, became ids that stand for {found}; expected "
-            "the text itself, without which the piece of a token is unknown. Use a tokenizer with a tokenizer.json, or "
-            "put a control token between the pieces"
-        )
-    return starts
-
-
-def proven_starts(words: Sequence[bytes], run: bytes) -> Positions | None:
-    """The byte at which each token starts, if the tokens' bytes together are the run; else `None`.
-
-    The tokens may begin with one space more than the run, which the tokenizer puts before text. It is not in the run,
-    so all starts move back by one byte.
-    """
     joined = b"".join(words)
-    if joined not in (run, b" " + run) or b"" in words:
-        return None
-    # Tokens of 3 2 4 bytes start at 0 3 5; with a leading space that is not in the run, at 0 2 4.
-    starts = edges_of(lengths_of(words))[:-1]
-    return starts if len(joined) == len(run) else np.maximum(starts - 1, 0)
-
-
-def _normalised_starts(words: Sequence[bytes], run: Run, form: NormalForm) -> Positions | None:
-    """A byte of the run within the piece of each token, if the tokens are the run in its normal form.
-
-    Each piece must have its own normal form within the run: an accent that a letter of the piece before takes up
-    belongs to both. Pieces "e+accent" | "b" of 3 and 1 bytes, in normal form 2 and 1: tokens that start at 0 and 2
-    there are at 0 and 3 here.
-    """
-    text = run.text.encode()
-    edges = [0, *run.inner, len(text)]
-    parts = [normalize(form, text[a:b].decode()).encode() for a, b in pairwise(edges)]
-    starts = proven_starts(words, b"".join(parts))
-    if starts is None or normalize(form, run.text).encode() != b"".join(parts):
-        return None
-    part = edges_of(lengths_of(parts)).searchsorted(starts, side="right") - 1
-    return np.asarray(edges, np.int64)[part]
+    if joined == run.text.encode() and b"" not in words:
+        return edges_of(lengths_of(words))[:-1]
+    if run.inner:
+        raise TokenizerError(
+            f"{name}: {run.text[:60]!r}, in {len(run.inner) + 1} pieces, became ids that stand for "
+            f"{joined.decode('utf-8', 'replace')[:60]!r}; expected the text itself, without which the piece of a token "
+            "is unknown. Use a tokenizer with a tokenizer.json, or put a control token between the pieces"
+        )
+    return np.zeros(len(words), np.int64)

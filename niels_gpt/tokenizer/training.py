@@ -11,7 +11,7 @@ import heapq
 import io
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,6 @@ from niels_gpt.sources.files.hashed_files import HashedFiles
 from niels_gpt.sources.files.inputs import ReadProgress, Rejected, read_text, size_of
 from niels_gpt.sources.files.listing import TEXT_NAMES, list_files
 from niels_gpt.sources.files.records import read_records
-from niels_gpt.store.checksums import FileRecord
 from niels_gpt.store.files import json_bytes, write_atomic
 from niels_gpt.store.remote import AnyFile
 from niels_gpt.store.staging import StagedDirectory
@@ -109,25 +108,54 @@ def train_tokenizer(
     ranges.SEED.check(options.seed)
     if options.model_type not in ("unigram", "bpe"):
         raise UsageError(f"model_type is {options.model_type!r}; expected 'unigram' or 'bpe'")
+
+    def train(lines: list[str]) -> dict[str, bytes]:
+        progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(lines):,} lines")
+        return {MODEL_NAME: _train_sentencepiece(lines, options)}
+
+    meta = {
+        **vars(options),
+        "special_tokens": list(SPECIAL_TOKENS),
+        "versions": {"niels_gpt": __version__, "sentencepiece": sentencepiece.__version__},
+    }
+    _write(inputs, out_dir, train, meta, overwrite=overwrite, progress=progress)
+    return load_sentencepiece(out_dir)
+
+
+def _write(
+    inputs: Iterable[str | Path],
+    out_dir: str | Path,
+    train: Callable[[list[str]], dict[str, bytes]],
+    meta: dict[str, Any],
+    *,
+    with_ends: bool = False,
+    overwrite: bool,
+    progress: Progress,
+) -> None:
+    """Sample lines, train on them, and write the files and tokenizer_meta.json into a directory.
+
+    Args:
+        train: lines to files by name, the model first.
+        meta: the fields of tokenizer_meta.json that say how it was trained; of these `max_lines` and `seed` are read.
+        with_ends: lines with their ends, see `lines_of`.
+    """
     files = list(list_files(inputs, TEXT_NAMES).taken)
     with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
         hashes = (hashed := HashedFiles()).fingerprint(files, progress)
-        sample = sample_of(files, options.max_lines, options.seed, progress)
+        sample = sample_of(files, meta["max_lines"], meta["seed"], progress, with_ends=with_ends)
         hashed.check(files)  # a file that changed after it was hashed is not the one that the metadata names
-        progress.begin(f"training {options.model_type} with {options.vocab_size:,} pieces on {len(sample):,} lines")
-        model = _train_sentencepiece(sample.lines(), options)
-        record = write_atomic(staged.path / MODEL_NAME, model)
-        SentencePieceTokenizer(staged.path / MODEL_NAME)  # raises if the model could not be loaded again
-        meta = {
-            "format_version": 1,
-            **vars(options),
-            "special_tokens": list(SPECIAL_TOKENS),
-            "versions": {"niels_gpt": __version__, "sentencepiece": sentencepiece.__version__},
-            **sample_and_model(sample, hashes, MODEL_NAME, record),
+        made = train(sample.lines())
+        name, *_ = made
+        record, *_ = [write_atomic(staged.path / each, data) for each, data in made.items()]
+        if name == MODEL_NAME:
+            SentencePieceTokenizer(staged.path / name)  # raises if the model could not be loaded again
+        about = {
+            "lines": {"read": sample.seen, "used": len(sample)},
+            "inputs": list(hashes),
+            "model": {"name": name, "bytes": record.bytes, "sha256": record.sha256},
         }
-        write_atomic(staged.path / META_NAME, json_bytes(meta))
+        write_atomic(staged.path / META_NAME, json_bytes({"format_version": 1, **meta, **about}))
         staged.commit()
-    return load_sentencepiece(out_dir)
 
 
 def sample_of(
@@ -143,15 +171,6 @@ def sample_of(
         if sample.seen % LINES_REPORTED == 0 and (fraction := count.fraction()):
             progress.reached(fraction)
     return sample
-
-
-def sample_and_model(sample: Sample, inputs: Sequence[dict[str, Any]], name: str, record: FileRecord) -> dict[str, Any]:
-    """The last fields of tokenizer_meta.json: how many lines, the inputs, and the file of the model."""
-    return {
-        "lines": {"read": sample.seen, "used": len(sample)},
-        "inputs": list(inputs),
-        "model": {"name": name, "bytes": record.bytes, "sha256": record.sha256},
-    }
 
 
 def lines_of(files: Sequence[AnyFile], *, with_ends: bool = False, count: ReadProgress | None = None) -> Iterator[str]:
@@ -311,28 +330,22 @@ def train_byte_bpe(
     ranges.MAX_LINES.check(max_lines)
     ranges.SEED.check(seed)
     check_library("tokenizers")
-    files = list(list_files(inputs, TEXT_NAMES).taken)
-    with StagedDirectory(Path(out_dir), manifest=META_NAME, overwrite=overwrite) as staged:
-        # Line ends stay: a blank line is to become one token.
-        hashes = (hashed := HashedFiles()).fingerprint(files, progress)
-        sample = sample_of(files, max_lines, seed, progress, with_ends=True)
-        hashed.check(files)
-        progress.begin(f"training byte-level BPE with {vocab_size:,} ids on {len(sample):,} lines")
-        record = write_atomic(staged.path / TOKENIZER_NAME, _train_byte_bpe(sample.lines(), vocab_size))
+
+    def train(lines: list[str]) -> dict[str, bytes]:
+        progress.begin(f"training byte-level BPE with {vocab_size:,} ids on {len(lines):,} lines")
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "bos_token": BOS}
-        write_atomic(staged.path / CONFIG_NAME, json_bytes(config))
-        meta = {
-            "format_version": 1,
-            "kind": "byte-bpe",
-            "vocab_size": vocab_size,
-            "seed": seed,
-            "max_lines": max_lines,
-            "special_tokens": [EOS, BOS],
-            "versions": {"niels_gpt": __version__, "tokenizers": version("tokenizers")},
-            **sample_and_model(sample, hashes, TOKENIZER_NAME, record),
-        }
-        write_atomic(staged.path / META_NAME, json_bytes(meta))
-        staged.commit()
+        return {TOKENIZER_NAME: _train_byte_bpe(lines, vocab_size), CONFIG_NAME: json_bytes(config)}
+
+    meta = {
+        "kind": "byte-bpe",
+        "vocab_size": vocab_size,
+        "seed": seed,
+        "max_lines": max_lines,
+        "special_tokens": [EOS, BOS],
+        "versions": {"niels_gpt": __version__, "tokenizers": version("tokenizers")},
+    }
+    # Line ends stay: a blank line is to become one token.
+    _write(inputs, out_dir, train, meta, with_ends=True, overwrite=overwrite, progress=progress)
     return TokenizerAdapter.load(Path(out_dir))
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizer
 
-from niels_gpt.tokenizer.engines import PROBE
-
 START, END, THINK, LONG = "<|im_start|>", "<|im_end|>", "<think>", "<|im_end|>!"
 CONTROLS = (START, END, LONG)
 WORDS = [b"hello", b"hel", b" the", b"user\n", b"\n\n", b"e\xcc", b"\x81x", " é".encode(), "中文".encode(), b"<|im_"]
@@ -83,29 +81,11 @@ class TikToken(Bytes):
         return super().encode(text, add_special_tokens=False, split_special_tokens=not allow_special_tokens)
 
 
-class Spaced(Bytes):
-    """Words as SentencePiece writes them, a space before each run."""
+class Prefixed(Bytes):
+    """A mark comes before each text with a control token, so cutting would change ids."""
 
-    def all_words(self) -> list[bytes]:
-        return [f"<0x{byte:02X}>".encode() for byte in range(256)] + [b"\xe2\x96\x81hello", b"\xe2\x96\x81", b"user"]
-
-    def show(self, word: bytes) -> str:
-        return word.decode()
-
-    def _tokenize(self, text: str, **_: Any) -> list[str]:
-        found, text = [], "\u2581" + text.replace(" ", "\u2581")
-        while text:
-            word = max((word for word in self.words[256:] if text.startswith(word)), key=len, default="")
-            found += [word] if word else [f"<0x{byte:02X}>" for byte in text[0].encode()]
-            text = text[len(word) or 1 :]
-        return found
-
-
-class PrefixOnce(Spaced):
-    """The space comes before the first run alone, so cutting would change ids."""
-
-    def prepare_for_tokenization(self, text: str, is_split_into_words: bool = False, **options: Any) -> Any:
-        return "x" + text, options
+    def encode(self, text: str, **options: Any) -> list[int]:
+        return [5] * (END in text and "split_special_tokens" not in options) + super().encode(text, **options)
 
 
 class Leaky(Bytes):
@@ -120,19 +100,3 @@ class Lower(Bytes):
 
     def _tokenize(self, text: str, **_: Any) -> list[str]:
         return super()._tokenize(text.lower())
-
-
-class Characters(Bytes):
-    """A word for each character, which only decoding shows."""
-
-    def all_words(self) -> list[bytes]:
-        return [character.encode() for character in sorted({*PROBE, *"".join((*FRAGMENTS, *CONTROLS))})]
-
-    def show(self, word: bytes) -> str:
-        return "#" + word.hex()
-
-    def convert_tokens_to_string(self, tokens: list[str]) -> str:
-        return b"".join(bytes.fromhex(token[1:]) for token in tokens).decode()
-
-    def _tokenize(self, text: str, **_: Any) -> list[str]:
-        return [self.show(character.encode()) for character in text]
