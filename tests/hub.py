@@ -73,7 +73,7 @@ class Fault:
     """What goes wrong with requests for which `"METHOD /path"` fits `pattern`: the `at`-th (from 1), or each (`None`).
 
     Either an error `status` with `headers`; or the body breaks off after `drop_after` bytes (`reset`: by a TCP reset,
-    else the connection is closed); or `pause` seconds pass before each 16 KiB of it; or the whole hub goes `down`.
+    else the connection is closed); or the whole hub goes `down`.
     """
 
     pattern: str
@@ -81,7 +81,6 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
     drop_after: int | None = None
     reset: bool = False
-    pause: float = 0
     down: bool = False
     at: Container[int] | None = None
     seen: int = field(default=0, init=False)
@@ -107,7 +106,6 @@ class Hub:
         self.faults: list[Fault] = []
         self.errors: list[BaseException] = []
         self.port = 0
-        self.stopping = threading.Event()
         self._server: _Server | None = None
         self._thread = threading.Thread()
         self._lifecycle, self._counting = threading.Lock(), threading.Lock()
@@ -127,7 +125,6 @@ class Hub:
 
     def start(self) -> None:
         """Serve, after a stop on the same port as before."""
-        self.stopping.clear()
         self._server = _Server(self)
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -138,7 +135,6 @@ class Hub:
         with self._lifecycle:
             server, self._server = self._server, None
             if server is not None:
-                self.stopping.set()
                 server.shutdown()
                 self._thread.join()
                 for connection in list(server.connections):
@@ -232,7 +228,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         body = b"" if request.method == "HEAD" else body[: fault.drop_after]
         for start in range(0, len(body), CHUNK):
-            self.server.hub.stopping.wait(fault.pause)
             self.wfile.write(body[start : start + CHUNK])
         self.close_connection |= fault.drop_after is not None
         if fault.reset:
@@ -330,7 +325,6 @@ the a of and in to with from under between because when many every small early s
 gives takes holds grows learns measures describes carries 1911 42 3.14 naïve Zürich café π — “so” 東京 мир 🙂"""
 WORDS = TEXT.split()
 LANGUAGES = ("en", "en", "en", "es", "de", "ru", "zh")
-SCORES = ("toxicity", "severe_toxicity", "obscene", "identity_attack", "insult", "threat", "sexual_explicit")
 
 
 def prose(rng: random.Random, sentences: int) -> str:
@@ -346,10 +340,10 @@ def parquet(table: pa.Table, row_group: int = 16) -> bytes:
     return sink.getvalue()
 
 
-def shards(prefix: str, rows: list[Row], count: int, schema: pa.Schema | None = None) -> Files:
+def shards(prefix: str, rows: list[Row], count: int) -> Files:
     """Rows in `count` parquet files, `prefix` and the numbers that the hub's own tools give."""
     cuts = [len(rows) * index // count for index in range(count + 1)]
-    tables = [pa.Table.from_pylist(rows[start:end], schema) for start, end in pairwise(cuts)]
+    tables = [pa.Table.from_pylist(rows[start:end]) for start, end in pairwise(cuts)]
     return {f"{prefix}-{index:05d}-of-{count:05d}.parquet": parquet(table) for index, table in enumerate(tables)}
 
 
@@ -383,10 +377,7 @@ def fineweb_edu(rows: int = 120, seed: int = 0) -> Files:
         found = []
         for number in range(count):
             score, text = rng.uniform(2.5, 5), prose(rng, rng.choice([1, 2, 4, 8, 40]))
-            row = {"text": text, "id": f"<urn:uuid:{rng.getrandbits(128):032x}>", "dump": dump}
-            row |= {"url": f"https://example.org/{number}", "date": "2024-02-21T02:10:22Z"}
-            row |= {"file_path": f"s3://commoncrawl/crawl-data/{dump}/{number}.warc.gz", "language": "en"}
-            row |= {"language_score": rng.random(), "token_count": len(text.split())}
+            row = {"text": text, "dump": dump, "url": f"https://example.org/{number}", "language": "en"}
             found.append({**row, "score": score, "int_score": round(score)})
         return found
 
@@ -452,36 +443,19 @@ def oasst1(trees: int = 16, seed: int = 0) -> Files:
             lost = rng.choice(answered) if number % 6 == 5 else len(tree)
             rows += tree[:lost] + tree[lost + 1 :]
         rng.shuffle(rows)
-        files |= shards(f"data/{split}", rows, 1, _oasst1_schema())
+        files |= shards(f"data/{split}", rows, 1)
     return {"README.md": card(license="apache-2.0"), **files}
 
 
 def _replies(rng: random.Random, parent: Row | None, rank: int | None, depth: int) -> list[Row]:
     """A message and all below it, at most `depth` deep, the message first."""
     own = f"{rng.getrandbits(128):032x}"
-    row: Row = {"message_id": own, "parent_id": parent["message_id"] if parent else None}
-    row |= {"user_id": f"{rng.getrandbits(64):016x}", "created_date": "2023-02-05T14:23:50.983374+00:00"}
-    row |= {"text": prose(rng, rng.randint(1, 5))}
+    row: Row = {"message_id": own, "parent_id": parent["message_id"] if parent else None, "text": prose(rng, 3)}
     row |= {"role": "assistant" if parent and parent["role"] == "prompter" else "prompter"}
-    row |= {"lang": parent["lang"] if parent else rng.choice(LANGUAGES), "review_count": rng.randint(0, 4)}
-    row |= {"review_result": rng.choice([True, True, None]), "deleted": rng.random() < 0.05, "rank": rank}
-    row |= {"synthetic": False, "model_name": None}
-    row |= {"detoxify": {score: rng.random() for score in SCORES} if rng.random() < 0.7 else None}
-    row |= {"message_tree_id": parent["message_tree_id"] if parent else own, "tree_state": "ready_for_export"}
-    row |= {"emojis": {"name": ["+1", "_skip_reply"], "count": [rng.randint(1, 9), 1]} if rng.random() < 0.5 else None}
-    row |= {"labels": {"name": ["spam", "quality"], "value": [0.0, rng.random()], "count": [3, 3]}}
+    row |= {"lang": parent["lang"] if parent else rng.choice(LANGUAGES), "deleted": rng.random() < 0.05, "rank": rank}
+    row |= {"message_tree_id": parent["message_tree_id"] if parent else own}
+    row |= {"emojis": {"name": ["+1"], "count": [rng.randint(1, 9)]} if rng.random() < 0.5 else None}
     count = rng.randint(1, 3) if depth > 1 else 0
     ranks = range(count) if row["role"] == "prompter" and count > 1 else [None] * count
     depths = [depth - 1, *(depth - rng.choice([1, 2]) for _ in range(count - 1))]
     return [row, *(m for rank, below in zip(ranks, depths, strict=False) for m in _replies(rng, row, rank, below))]
-
-
-def _oasst1_schema() -> pa.Schema:
-    text, flag, number, real = pa.string(), pa.bool_(), pa.int32(), pa.float64()
-    columns = dict.fromkeys(("message_id", "parent_id", "user_id", "created_date", "text", "role", "lang"), text)
-    columns |= {"review_count": number, "review_result": flag, "deleted": flag, "rank": number, "synthetic": flag}
-    columns |= {"model_name": text, "detoxify": pa.struct([(score, real) for score in SCORES])}
-    columns |= {"message_tree_id": text, "tree_state": text}
-    columns |= {"emojis": pa.struct([("name", pa.list_(text)), ("count", pa.list_(number))])}
-    lists = [("name", pa.list_(text)), ("value", pa.list_(real)), ("count", pa.list_(number))]
-    return pa.schema([*columns.items(), ("labels", pa.struct(lists))])

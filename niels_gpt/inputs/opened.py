@@ -8,7 +8,7 @@ from functools import cached_property
 from glob import has_magic
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from niels_gpt.tokenizer.hf import TOKENIZER_NAME
 from niels_gpt.tokenizer.sentencepiece import MODEL_NAME
 
 Kind = Literal["chats", "tokens", "preferences"]
+MOST_REMOTE: Final = 16  # files in a store whose first rows are read to recognise them
 
 
 @dataclass(frozen=True)
@@ -300,7 +301,9 @@ def _with_kind(opened: Opened, form: str | None) -> Opened:
     Raises:
         InputError: files hold rows of different kinds.
     """
-    parts = [replace(opened, content=(file,)) for file in opened.files] or [opened]
+    # Each file in a store costs requests; by their names, so that the answer is the same in any order.
+    files = opened.files if opened.is_here else sorted(opened.files, key=str)[:MOST_REMOTE]
+    parts = [replace(opened, content=(file,)) for file in files] or [opened]
     kinds: dict[Kind, str] = {}
     dialects: dict[str, str] = {}
     for part in parts:
