@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import niels_gpt as ng
@@ -124,26 +123,6 @@ def test_rows_are_filled_with_the_stop_that_a_renderer_recorded(episodes: Path, 
     assert recorded in ng.renderer(tokenizer, "qwen3").get_stop_token_ids()
     batch = next(iter(ng.loader(episodes, batch_size=4, sequence_length=511, shuffle=False)))
     assert (batch.x[:, -1] == recorded).all()
-
-
-def test_loaders_resume_from_their_state(episodes: Path) -> None:
-    whole = [batch.x.numpy() for batch in ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)]
-    first = ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)
-    for number, _ in enumerate(first):
-        if number == 6:
-            break
-    second = ng.loader(episodes, pad_token_id=0, batch_size=2, sequence_length=63, seed=3)
-    second.load_state_dict(first.state_dict())
-    for expected, batch in zip(whole[7:], second, strict=True):
-        np.testing.assert_array_equal(batch.x.numpy(), expected)
-
-
-def test_build_records_the_loss_rule_and_refuses_another(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    out = tmp_path / "last"
-    built = ng.build(
-        chats, out, tokenizer, renderer_name="qwen3", val_frac=0.0, loss_on=ng.LossOn("last_assistant_turn"), workers=2
-    )
-    assert built.manifest["loss_on"]["preset"] == "last_assistant_turn"
 
 
 def test_convert_goes_out_and_comes_back(episodes: Path, tmp_path: Path) -> None:

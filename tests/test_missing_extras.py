@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from niels_gpt.cli.main import app
 from niels_gpt.cli.terminal import run
-from niels_gpt.errors import EXTRA_OF_LIBRARY
 from niels_gpt.samples import chats_file
 from tests.conftest import run_python
 
@@ -114,32 +112,3 @@ def test_functions_name_the_extra(tokenizer_dir: Path, tmp_path: Path) -> None:
         name: ("MissingExtra", f"this needs {library}, which is not installed: pip install 'niels-gpt[{extra}]'")
         for name, (library, extra) in expected.items()
     }, done.stderr
-
-
-# In a new process, where torch is hidden before the package is imported.
-MODULES = """
-import importlib, pkgutil, sys
-sys.modules["torch"] = None
-import niels_gpt
-for module in pkgutil.walk_packages(niels_gpt.__path__, "niels_gpt."):
-    if not module.name.endswith("__main__"):
-        try:
-            importlib.import_module(module.name)
-        except Exception as error:  # of any class, which the test compares
-            print(module.name, f"{type(error).__name__}: {error}".splitlines()[0], sep="\\t")
-"""
-
-
-def test_modules_that_need_torch_name_the_extra(tmp_path: Path) -> None:
-    """Whatever module of the package is imported first; most of them need no torch."""
-    done = run_python("-c", MODULES, cwd=tmp_path, fresh=True)
-    found = dict(line.split("\t") for line in done.stdout.splitlines())
-    some = ("trainers.steps", "trainers.fields", "trainers.trl_preferences", "format.attention", "loaders")
-    needed = {f"niels_gpt.{name}" for name in (*some, "preferences.loader", "rollouts", "episodes.loader")}
-    assert needed <= found.keys(), done.stderr
-    expected = "MissingExtra: this needs torch, which is not installed: pip install 'niels-gpt[torch]'"
-    assert {name: found[name] for name in needed} == dict.fromkeys(needed, expected)
-    # Others may need a library of another extra that is not installed here.
-    absent = {f"ModuleNotFoundError: No module named {name!r}" for name in EXTRA_OF_LIBRARY if find_spec(name) is None}
-    others = {name: error for name, error in found.items() if not error.startswith("MissingExtra: ")}
-    assert set(others.values()) <= absent, others

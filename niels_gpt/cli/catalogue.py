@@ -8,11 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from niels_gpt.cli.options import Json, grouped
-from niels_gpt.cli.terminal import out, print_json, table_of
+from niels_gpt.cli.terminal import key_values, out, print_json, table_of
 from niels_gpt.options import Argument
 
 if TYPE_CHECKING:
@@ -126,27 +125,21 @@ def _renderer(name: str) -> dict[str, Any]:
 
 
 def _print_entry(entry: dict[str, Any]) -> None:
-    console = out()
-    console.print(Text.assemble((entry["name"], "bold"), f"  {entry['about']}"))
-    for model in entry["models"]:
-        console.print(Text(f"  {model}", style="dim"))
+    rows = [("models", "\n".join(entry["models"]) or "any")]
     for option in entry.get("options", ()):
         default = "none" if option["default"] is None else repr(option["default"])
-        console.print(Text.assemble(("\n" + option["name"], "bold"), f"  {option['type']}, default {default}"))
-        console.print(Padding(Text(option["help"]), (0, 0, 0, 4)))
+        rows.append((option["name"], f"{option['type']}, default {default}: {option['help']}"))
     if "proven" in entry:
         stops = ", ".join(stop or "the next turn's opener, or ordinary text" for stop in entry["stops"])
-        facts = {kind.replace("_", " "): entry[kind] or "none" for kind in _PARSERS}
-        for title, text in {**facts, "proven": entry["proven"], "turns end in": stops or "not judged"}.items():
-            console.print(Text.assemble((f"{title}  ", "bold"), text))
-        last = f"{entry['notes']}\nProbe by probe, for your copy: niels-gpt doctor template DIRECTORY"
+        rows += [(kind.replace("_", " "), entry[kind] or "none") for kind in (*_PARSERS, "proven")]
+        rows += [("turns end in", stops or "not judged"), ("notes", entry["notes"])]
+        last = "Probe by probe, for your copy: niels-gpt doctor template DIRECTORY"
     elif entry["name"] == "template":
         last = "Set any variable of the chat template with --renderer-option NAME=VALUE; VALUE is read as JSON."
     else:
-        # The last switch, because a config's own options follow those that all families share.
-        switches = [f"{each['name']}=true" for each in entry["options"] if each["type"] == _TYPES[bool]]
-        last = f"Set one with --renderer-option {switches[-1] if switches else 'NAME=VALUE'}"
-    console.print(Text(f"\n{last}", style="dim"))
+        last = "Set one with --renderer-option NAME=VALUE, such as enable_thinking=false"
+    out().print(key_values(f"{entry['name']}  {entry['about']}", rows))
+    out().print(Text(f"\n{last}", style="dim"))
 
 
 def _attributes(config: type[BaseModel]) -> dict[str, str]:

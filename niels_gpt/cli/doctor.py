@@ -192,18 +192,12 @@ def doctor(
 
 def repairs(done: Mapping[str, Any]) -> str:
     """The result of --fix in one paragraph: the file, what was repaired, and what was not."""
-    # A tokenizer's generation_config.json has no rows.
-    written = f"{done['path']}: {done['rows']:,} rows" if done["rows"] else str(done["path"])
-
-    def named(rule: str, rows: int) -> str:
-        return f"{rule} ({rows:,} {'row' if rows == 1 else 'rows'})" if rows else rule
-
-    parts = [
-        f"{label}: {', '.join(named(rule, rows) for rule, rows in done[key].items())}"
-        for key, label in (("repaired", "repaired"), ("left_out", "left out"), ("left", "left as it is"))
-        if done[key]
-    ]
-    return "; ".join([written, *(parts or ["nothing to repair"])])
+    parts = [f"{done['path']}: {done['rows']:,} rows" if done["rows"] else str(done["path"])]
+    for key, label in (("repaired", "repaired"), ("left_out", "left out"), ("left", "left as it is")):
+        # A tokenizer's generation_config.json has no rows.
+        counts = {rule: f" ({n:,} {'row' if n == 1 else 'rows'})" if n else "" for rule, n in done[key].items()}
+        parts += [f"{label}: {', '.join(rule + count for rule, count in counts.items())}"] if counts else []
+    return "; ".join(parts if len(parts) > 1 else [*parts, "nothing to repair"])
 
 
 def cores() -> int:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from niels_gpt.cli.datasets import print_bad_rows
 from niels_gpt.cli.terminal import ShownProgress, note, out, print_json, print_line, table_of
@@ -71,44 +68,25 @@ def _show_built(built: BuiltRecipe, as_json: bool) -> None:
         result = {"out": str(built.out), "sources": splits, "dropped": dropped, "bad_rows": bad_rows}
         print_json({**result, "mixture": built.mixture.to_json()})
         return
-    table = table_of("source", right=("train", "val", "tokens", "trained tokens", "left out"))
+    # What each source has, and how many rows of it an epoch takes, in each of its phases.
+    several = len(built.mixture.phases) > 1
+    phases = [f"phase {number + 1}" if several else "epoch" for number in range(len(built.mixture.phases))]
+    right = ("train", "val", "tokens", "trained tokens", "left out", "rows", *phases)
+    table = table_of("source", right=right)
+    rows = {part.name: part.rows for part in built.mixture.parts}
     for name, split in splits.items():
         totals = [sum(split[one][key] for one in split) for key in ("tokens", "trained_tokens")]
-        left_out = sum(dropped[name].values())
         episodes = [split[one]["episodes"] for one in ("train", "val")]
-        table.add_row(name, *(f"{number:,}" for number in (*episodes, *totals, left_out)))
+        drawn = [phase.get(name, 0) for phase in built.mixture.phases]
+        numbers = (*episodes, *totals, sum(dropped[name].values()), rows[name], *drawn)
+        table.add_row(name, *(f"{number:,}" for number in numbers))
     out().print(table)
+    print_line(f"rows of {built.mixture.sequence_length:,} inputs", "dim")
     for name, reasons in dropped.items():
         for reason, count in reasons.items():
             print_line(f"{name}: left out for {reason}: {count:,}", "yellow")
-    mixture = built.mixture
-    rows = {part.name: (part.rows, part.tokens) for part in mixture.parts}
-    out().print(_phases(mixture.phases, rows, f"rows of {mixture.sequence_length:,}"))
     # A build from a lock writes none: it has just compared everything with that lock.
-    if built.lock is not None:
-        note(f"lock: {built.lock}")
-    else:
-        note("all inputs and all files that were written are those of the lock")
-    load = f'ng.loader("{built.out}", batch_size=8)'
-    print_line(f"{built.out} is complete. Read it: {load}")
+    note(f"lock: {built.lock}" if built.lock else "all inputs and all files that were written are those of the lock")
+    print_line(f'{built.out} is complete. Read it: ng.loader("{built.out}", batch_size=8)')
     for name, manifest in built.manifests.items():
         print_bad_rows(name, manifest)
-
-
-def _phases(phases: Any, sizes: Mapping[str, tuple[int, int]], title: str) -> Table:
-    """A table of the rows and tokens of each source in an epoch, its share, and how often each of its rows comes.
-
-    Args:
-        phases: for each phase of the epoch, source -> rows.
-        sizes: source -> (rows, tokens) of the whole source; tokens of a phase are in proportion to its rows.
-    """
-    table = table_of(f"one epoch ({title})", right=("rows", "tokens", "share", "times"))
-    for number, phase in enumerate(phases):
-        # A source of 10 rows and 500 tokens, of which a phase has 4 rows: 200 tokens, and each row comes 0.4 times.
-        tokens = {name: rows * sizes[name][1] / max(1, sizes[name][0]) for name, rows in phase.items()}
-        for name, rows in phase.items():
-            label = name if len(phases) == 1 else f"phase {number + 1}: {name}"
-            share = tokens[name] / max(1, sum(tokens.values()))
-            times = rows / max(1, sizes[name][0])
-            table.add_row(label, f"{rows:,}", f"{tokens[name]:,.0f}", f"{share:.1%}", f"{times:.2f}")
-    return table

@@ -108,19 +108,3 @@ def test_functions_that_cannot_be_loaded(folder: Path, name: str, code: str, sai
     with pytest.raises(Exception, match=said) as raised:
         open_recipe(read_recipe(folder / "recipe.toml"), allow_code=True)
     assert getattr(raised.value, "exit_code", None) in (2, 3)
-
-
-def test_an_installed_function_and_two_modules_of_one_name(folder: Path, tmp_path: Path) -> None:
-    (folder / "recipe.toml").write_text(RECIPE.replace("clean.chat", "copy.copy"))
-    with pytest.raises(DataError, match="no_messages, 100 rows"):
-        build_recipe(read_recipe(folder / "recipe.toml"), allow_code=True)
-    other = tmp_path / "other"
-    other.mkdir()
-    for file in ("rated.jsonl", "helper.py"):
-        shutil.copy(folder / file, other / file)
-    shutil.copytree(folder / "tokenizer", other / "tokenizer")
-    (other / "clean.py").write_text(CLEAN.replace("< 2", "< 4"))
-    for place, left_out in ((folder, 40), (other, 80)):
-        (place / "recipe.toml").write_text(RECIPE)
-        built = build_recipe(read_recipe(place / "recipe.toml"), allow_code=True, overwrite=True)
-        assert built.manifests["rated"]["dropped"] == {"function_left_out": left_out}
