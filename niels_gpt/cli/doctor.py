@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from niels_gpt import ranges
-from niels_gpt.cli.options import LossFlags, RendererFlags, RowFormat, Seed, grouped
+from niels_gpt.cli.options import LossFlags, RendererFlags, RowFormat, grouped
 from niels_gpt.cli.paths import EXISTING_OR_HUB, EXISTING_TOKENIZER, must_be_writable
 from niels_gpt.cli.terminal import ShownProgress, note, out
+from niels_gpt.doctor.options import DiagnoseOptions
 from niels_gpt.errors import UsageError
 from niels_gpt.options import Argument, Option
-from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.store.files import write_atomic
 from niels_gpt.values import name_and_value
 
@@ -69,39 +69,6 @@ class ReportFlags:
         return dict(name_and_value("--silence", text, expected) for text in self.silence or ())
 
 
-@dataclass(frozen=True)
-class RowFlags:
-    """The options about rows: which are examined, and in what form they are; keywords of `diagnose`."""
-
-    split: Annotated[str | None, Option("Of a hub dataset (default train), or of a cache.", "SPLIT")] = None
-    form: RowFormat = None
-    sample: Annotated[int | None, Option("Examine so many rows only, drawn with --seed.", limits=ranges.SAMPLE)] = None
-    seed: Seed = DEFAULT_SEED
-    workers: Annotated[int | None, Option("Processes.  [default: one for each core]", limits=ranges.WORKERS)] = None
-    fix: Annotated[
-        Path | None,
-        Option(
-            "Write rows of ids to this .jsonl file, with what is certain of their labels repaired; of a tokenizer its "
-            "generation_config.json. What is left is listed.",
-            "FILE",
-        ),
-    ] = None
-    validation: Annotated[
-        str | None,
-        Option("Validation data: find rows of the input that are also in it.", "INPUT"),
-    ] = None
-    max_length: Annotated[
-        int | None,
-        Option(
-            "The longest row that training takes, in tokens.",
-            "TOKENS",
-            limits=ranges.EXAMINED_LENGTH,
-            flag="--sequence-length",
-        ),
-    ] = None
-    evidence: Annotated[int, Option("How many places of each rule it names.", limits=ranges.EVIDENCE)] = 5
-
-
 @grouped
 def doctor(
     source: Annotated[
@@ -113,7 +80,7 @@ def doctor(
         ),
     ],
     report: Annotated[ReportFlags, "Report"],
-    rows: RowFlags,
+    rows: DiagnoseOptions,
     loss: Annotated[LossFlags, "Rendering"],
     renderer: Annotated[RendererFlags, "Rendering"],
     other: Annotated[
@@ -125,8 +92,20 @@ def doctor(
         Option("Conversations on which the two are compared, besides the built-in probes.", "FILE"),
     ] = None,
     tokenizer: Annotated[
-        str | None,
-        Option("A Hugging Face tokenizer directory or hub name, or a spm.model.", "PATH"),
+        str | None, Option("A Hugging Face tokenizer directory or hub name, or a spm.model.", "PATH")
+    ] = None,
+    form: RowFormat = None,
+    workers: Annotated[int | None, Option("Processes.  [default: one for each core]", limits=ranges.WORKERS)] = None,
+    fix: Annotated[
+        Path | None,
+        Option(
+            "Write rows of ids to this .jsonl file, with what is certain of their labels repaired; of a tokenizer its "
+            "generation_config.json. What is left is listed.",
+            "FILE",
+        ),
+    ] = None,
+    validation: Annotated[
+        str | None, Option("Validation data: find rows of the input that are also in it.", "INPUT")
     ] = None,
 ) -> None:
     """Find faults that the loss curve does not show, in data, masks and templates.
@@ -149,14 +128,14 @@ def doctor(
     """
     # Read first: these properties refuse options that exclude each other.
     report_form, loss_on, silence = report.form, loss.loss_on, report.silenced
-    for place in (source, rows.validation, None if other is None else chats):  # `diagnose` explains the last one
+    for place in (source, validation, None if other is None else chats):  # `diagnose` explains the last one
         EXISTING_OR_HUB(place)
     for place in (other, tokenizer):
         EXISTING_TOKENIZER(place)
-    for file in (rows.fix, report.file):
+    for file in (fix, report.file):
         must_be_writable(file)
     # The report is written last, so it would replace the repaired rows.
-    if rows.fix is not None and report.file is not None and rows.fix.resolve() == report.file.resolve():
+    if fix is not None and report.file is not None and fix.resolve() == report.file.resolve():
         raise UsageError(
             f"--fix and --out both write {report.file}; name two files, one for the rows, one for the report"
         )
@@ -165,6 +144,7 @@ def doctor(
 
     # Lines of progress would be between those of a report that a program reads from a terminal.
     with ShownProgress(quiet=report_form != "text" and report.file is None) as progress:
+        given = {"form": form, "workers": workers or cores(), "fix": fix, "validation": validation, "loss_on": loss_on}
         found = diagnose(
             source,
             other,
@@ -174,10 +154,7 @@ def doctor(
             # Without either option `diagnose` takes the template, so that findings are about the file that is served.
             renderer=chosen if renderer.renderer is not None or chosen.options else None,
             date=renderer.date,
-            loss_on=loss_on,
-            silence=silence,
-            progress=progress,
-            **vars(rows) | {"workers": rows.workers or cores()},
+            **vars(rows) | given | {"silence": silence, "progress": progress},
         )
     # Only conversations are rendered; rows of ids and tokenizers are examined as they are.
     rendered = other is None and found.source.get("kind") == "chats"

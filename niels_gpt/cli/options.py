@@ -43,27 +43,25 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     # The modules of commands have postponed annotations, so dataclasses are recognised by their resolved types.
     hints = get_type_hints(command, include_extras=True)
     parameters: list[inspect.Parameter] = []  # of the returned function; typer lists options in this order
-    groups: dict[str, Any] = {}
+    groups: dict[str, tuple[Any, list[str]]] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         # A dataclass may name the heading of its options in help pages: `rows: Annotated[RowFlags, "Rows"]`.
         kind, *more = get_args(hints[name]) if get_origin(hints[name]) is Annotated else (hints[name],)
         if not is_dataclass(kind):
             parameters.append(_parameter(name, hints[name], parameter.default, None))
             continue
-        groups[name] = kind
         types = get_type_hints(kind, include_extras=True)
-        for field in fields(kind):
-            if get_origin(types[field.name]) is Annotated:
-                default = inspect.Parameter.empty if field.default is MISSING else field.default
-                parameters.append(_parameter(field.name, types[field.name], default, more[0] if more else None))
-
-    names = {parameter.name for parameter in parameters}
+        found = [field for field in fields(kind) if get_origin(types[field.name]) is Annotated]
+        groups[name] = (kind, [field.name for field in found])
+        for field in found:
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            parameters.append(_parameter(field.name, types[field.name], default, more[0] if more else None))
 
     @wraps(command)
     def expanded(**values: Any) -> None:
-        for name, kind in groups.items():
+        for name, (kind, names) in groups.items():
             # The fields that typer filled in become the dataclass again.
-            values[name] = kind(**{each.name: values.pop(each.name) for each in fields(kind) if each.name in names})
+            values[name] = kind(**{each: values.pop(each) for each in names})
         command(**values)
 
     # Typer reads both: the signature for names and defaults, the annotations for types and help.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from niels_gpt import ranges
 from niels_gpt.doctor.rules import rule_of
 from niels_gpt.errors import UsageError
+from niels_gpt.options import Option
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.loss import LossOn, Preset
 from niels_gpt.seeds import DEFAULT_SEED
@@ -19,19 +20,30 @@ EVIDENCE: Final = 5
 
 @dataclass(frozen=True)
 class DiagnoseOptions:
-    """The options of `diagnose` that are the same for every kind of input; its docstring says what they are."""
+    """The options of `diagnose` that are the same for every kind of input; its docstring says what they are.
+
+    Those with an `Option` are the command's as they are.
+    """
 
     loss_on: LossOn | Preset | None = None
-    split: str | None = None
+    split: Annotated[str | None, Option("Of a hub dataset (default train), or of a cache.", "SPLIT")] = None
     form: str | None = None
-    sample: int | None = None
-    seed: int = DEFAULT_SEED
-    max_length: int | None = None
+    sample: Annotated[int | None, Option("Examine so many rows only, drawn with --seed.", limits=ranges.SAMPLE)] = None
+    seed: Annotated[int, Option("Seed of the sample.", limits=ranges.SEED)] = DEFAULT_SEED
+    max_length: Annotated[
+        int | None,
+        Option(
+            "The longest row that training takes, in tokens.",
+            "TOKENS",
+            limits=ranges.EXAMINED_LENGTH,
+            flag="--sequence-length",
+        ),
+    ] = None
     workers: int = 1
     validation: Any = None
     fix: str | Path | None = None
     silence: Mapping[str, str] = field(default_factory=dict)
-    evidence: int = EVIDENCE
+    evidence: Annotated[int, Option("How many places of each rule it names.", limits=ranges.EVIDENCE)] = EVIDENCE
     progress: Progress = SILENT
 
     def check(self) -> None:
