@@ -77,7 +77,7 @@ def info(
         out().print(counts_of(manifest))
     if lengths:
         # Splits of preferences may have different facts, so a row of the table is a fact that any split has.
-        names = dict.fromkeys(name for summary in lengths.values() for name in summary if name != "split")
+        names = dict.fromkeys(name for summary in lengths.values() for name in summary)
         table = table_of(f"in rows of {length:,} inputs", right=list(lengths))
         for name in names:
             label = _LABELS.get(name, name.replace("_", " "))
@@ -123,7 +123,7 @@ def _lengths(dataset: Path, kind: str, length: int) -> dict[str, dict[str, Any]]
         return summarise_preferences(dataset, length)
     from niels_gpt.episodes.summary import summarise
 
-    return {split.split: split.to_json() for split in summarise(dataset, length)}
+    return summarise(dataset, length)
 
 
 def _shown(name: str, value: Any) -> str:
