@@ -60,14 +60,7 @@ def _node() -> str:
 
 
 class Odd(Exception):
-    """Travels as it is."""
-
-
-class Stuck(Exception):
-    """Does not travel."""
-
-    def __init__(self, one: int, other: int) -> None:
-        super().__init__("stuck")
+    """No error of this package."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,6 @@ class Broken:
     """A source with a fault of its own."""
 
     file: Sliceable
-    kind: str
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
         return self.file.slices(slice_bytes)
@@ -84,4 +76,4 @@ class Broken:
         return self
 
     def read(self, part: Slice) -> Any:
-        raise Odd("broken") if self.kind == "odd" else Stuck(1, 2)
+        raise Odd("broken")

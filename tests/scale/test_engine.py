@@ -12,9 +12,10 @@ from niels_gpt.builds.executor import LocalRunner
 from niels_gpt.builds.sentinel_encoder import SentinelEncoder
 from niels_gpt.builds.units import units_path
 from niels_gpt.episodes import build_episodes
-from niels_gpt.errors import DataError, UsageError
+from niels_gpt.errors import DataError, OutputExists, UsageError
 from niels_gpt.progress import Progress
 from niels_gpt.sources.chat_files import ChatFiles, chat_files
+from niels_gpt.store.staging import StagedDirectory
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.scale.builds import KINDS, build, units, write_chats
 from tests.test_cache_determinism import digests
@@ -153,6 +154,19 @@ def test_a_finished_build_is_not_built_twice_and_leaves_no_units(
     build("sft", chats, out, tokenizer, units(13_000), progress=progress)
     assert any("already built" in note for note in progress.notes)
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+def test_a_second_build_at_once_leaves_the_units_of_the_first(
+    tmp_path: Path, chats: ChatFiles, tokenizer: SentencePieceTokenizer
+) -> None:
+    out = tmp_path / "out"
+    unit = units_path(out) / "recipe" / "unit_0000000"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    with StagedDirectory(out, manifest="meta.json"):
+        with pytest.raises(OutputExists, match="another process is building here right now"):
+            build("sft", chats, out, tokenizer, units(10_000))
+        assert unit.is_file()
 
 
 def test_what_cannot_be_cut_or_sent_is_refused(

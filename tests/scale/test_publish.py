@@ -251,6 +251,9 @@ def test_urls_that_do_not_work(place: str, tmp_path: Path, monkeypatch: pytest.M
         list(chat_files([f"{place}/no.jsonl"]))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="nosuch://x: Protocol not known: nosuch; expected a URL as s3://"):
         file_system("nosuch://x")
+    for root in ("", "/", "s3://", "file://"):  # of a store, which is no place for a dataset
+        with pytest.raises(UsageError, match="has no path"):
+            file_system(root)
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(MissingExtra, match=r"needs fsspec.*niels-gpt\[remote\]"):
         file_system(place)
@@ -272,10 +275,3 @@ def test_the_command_line(tmp_path: Path, datasets: dict[str, Path]) -> None:
     refused = run_cli("publish", tmp_path, url, cwd=tmp_path)
     assert (refused.returncode, "no finished cache and no episodes" in " ".join(refused.stderr.split())) == (3, True)
     assert "Traceback" not in refused.stderr
-
-
-@pytest.mark.parametrize("url", ["", "/", "s3://", "file://"])
-def test_a_url_without_a_place_is_refused(url: str) -> None:
-    """The root of a store is none: `publish X ""` wrote into the current directory once."""
-    with pytest.raises(UsageError, match="has no path"):
-        file_system(url)

@@ -23,8 +23,7 @@ from niels_gpt.tokenizer.encoder import TokenizerAdapter
 from niels_gpt.tokenizer.engines import PROBE
 from niels_gpt.tokenizer.hf import read_hf
 from niels_gpt.tokenizer.pieces import Encoded
-from tests.assets import DISTINCT
-from tests.cut_tokenizers import FOLDERS as CUT
+from tests.assets import DISTINCT, needs_assets
 from tests.memory import shared
 from tests.tokenizer import tiny
 from tests.tokenizer.pieces import Pieces, check_many, split
@@ -409,14 +408,12 @@ _LARGE_BYTE_LEVEL = (
 )
 
 
+@needs_assets
 @pytest.mark.parametrize(
     "folder",
     [
-        *(pytest.param(path, id=f"{path.name}, cut") for path in CUT),
-        *(
-            pytest.param(path, id=path.name, marks=pytest.mark.slow if path.name in _LARGE_BYTE_LEVEL else ())
-            for path in DISTINCT
-        ),
+        pytest.param(path, id=path.name, marks=pytest.mark.slow if path.name in _LARGE_BYTE_LEVEL else ())
+        for path in DISTINCT
     ],
 )
 def test_real_tokenizers(folder: Path) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from tests.cut_tokenizers import FOLDERS
+from tests.assets import ASSETS, encoder_at, needs_assets
 
 TEXT = "The quick brown fox jumps over the lazy dog, twice. "
 
 
+@needs_assets
 def test_threads_share_an_encoder() -> None:
-    pytest.importorskip("tokenizers")
-    from niels_gpt.tokenizer.load import open_encoder
-
-    encoder = open_encoder(next(folder for folder in FOLDERS if folder.name == "qwen3"))
+    encoder = encoder_at(ASSETS / "qwen3-8b")
 
     def encoded(strings: int) -> list[int]:
         texts = ["<|im_start|>", f"user {strings}\n", TEXT * 20]
