@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,41 +20,28 @@ from niels_gpt.errors import UsageError
 from niels_gpt.messages import Conversation
 from tests.conftest import run_cli
 from tests.doctor.made import Row, Sample, as_rows, chats, model, report_on, rows, samples, template_of
+from tests.doctor.planted_tokens import leave_out, shift, train, train_headers, without_stop
 from tests.doctor.test_reading import as_jsonl
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 FAMILIES = ("qwen2.5", "llama-3", "gemma", "qwen3", "glm-4.5", "gpt-oss")
 
 
+PLANTS: tuple[Callable[[Sample], None], ...] = (
+    partial(shift, "", by=1),
+    lambda sample: train(sample, 0, len(sample.ids)),
+    partial(without_stop, ""),
+    lambda sample: train(sample, *sample.users[-1]),
+    partial(train_headers, ""),
+)
+
+
 def lines(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def shifted(sample: Sample) -> None:
-    sample.trained[:] = [False, *sample.trained[:-1]]
-
-
-def all_trained(sample: Sample) -> None:
-    sample.trained[:] = [True] * len(sample.trained)
-
-
-def without_stops(sample: Sample) -> None:
-    for stop in sample.stops:
-        sample.trained[stop] = False
-
-
-def with_users(sample: Sample) -> None:
-    first, behind = sample.users[-1]
-    sample.trained[first:behind] = [True] * (behind - first)
-
-
-def with_headers(sample: Sample) -> None:
-    for header, (body, _) in zip(sample.headers, sample.bodies, strict=True):
-        sample.trained[header:body] = [True] * (body - header)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("plant", [shifted, all_trained, without_stops, with_users, with_headers])
+@pytest.mark.parametrize("plant", PLANTS)
 def test_masks_become_what_they_were(plant: Callable[[Sample], None], family: str, tmp_path: Path) -> None:
     clean, broken = samples(family), samples(family)
     for sample in broken[::2]:
@@ -67,26 +55,23 @@ def test_masks_become_what_they_were(plant: Callable[[Sample], None], family: st
     assert set(report_on(family, written).rules("warning")) == set(report_on(family, rows(clean)).rules("warning"))
 
 
-def test_only_turns_that_a_row_trains_are_repaired(tmp_path: Path) -> None:
-    made = samples("qwen2.5")
-    first, last = made[0].bodies[0]
-    made[0].trained[first : last + 1] = [False] * (last + 1 - first)
-    expected = list(made[0].trained)
-    made[0].trained[made[0].stops[1]] = False
-    report_on("qwen2.5", rows(made), fix=tmp_path / "out.jsonl")
-    assert [label != -100 for label in lines(tmp_path / "out.jsonl")[0]["labels"]] == expected
-
-
-def test_shifted_labels_padding_and_missing_masks(tmp_path: Path) -> None:
+def test_columns_of_every_form_are_repaired(tmp_path: Path) -> None:
+    """Shifted labels, none, masks, arrays; only turns that a row trains."""
     out, clean = tmp_path / "out.jsonl", rows(samples("llama-3"))
     moved = [row | {"labels": [*row["labels"][1:], -100]} for row in clean]
     assert report_on("llama-3", moved, fix=out).repaired["repaired"] == {"labels-preshifted": 8}  # type: ignore[index]
     assert lines(out) == clean
-    report_on("llama-3", [{"input_ids": row["input_ids"]} for row in clean], fix=out)
+    report_on("llama-3", [{"input_ids": np.array(row["input_ids"])} for row in clean], fix=out)
     assert lines(out) == clean
     masked = [{"input_ids": r["input_ids"], "assistant_masks": [1] * len(r["input_ids"])} for r in clean]
     report_on("llama-3", masked, fix=out)
     assert [row["assistant_masks"] for row in lines(out)] == [[int(x != -100) for x in r["labels"]] for r in clean]
+    made = samples("llama-3")
+    leave_out("", made[0], slice(1))
+    expected = list(made[0].trained)
+    made[0].trained[made[0].stops[1]] = False
+    report_on("llama-3", rows(made), fix=out)
+    assert [label != -100 for label in lines(out)[0]["labels"]] == expected
 
 
 def test_a_tokenizer_gets_its_end_of_turn_into_the_stops(tmp_path: Path) -> None:
@@ -163,17 +148,6 @@ def test_labels_that_a_repair_writes_anew_are_not_left(tmp_path: Path) -> None:
     found = report_on("qwen2.5", lines(tmp_path / "out.jsonl")).finding("labels-foreign")
     assert found is not None
     assert found.rows == 1
-
-
-def test_rows_in_memory_may_hold_arrays(tmp_path: Path) -> None:
-    given = rows(samples("qwen2.5"))
-    plain = [{name: np.array(values) for name, values in row.items()} for row in given]
-    plain[1]["labels"] = np.zeros(0, np.int64)
-    report = report_on("qwen2.5", plain, fix=tmp_path / "out.jsonl")
-    assert report.repaired is not None
-    assert report.repaired["repaired"] == {"mask-missing": 1}
-    written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert written == given
 
 
 @pytest.mark.parametrize(

@@ -199,9 +199,9 @@ def _after_its_own_answer(server: Server, renderer: Any) -> Result:
         return Result(name, "refused", detail=str(refusal))
     except MessageError as error:
         return Result(name, "not compared", detail=f"the server's answer is no message: {error}")
-    if before.ids is None or answer.ids is None:
+    if before.ids is None or answer.token_ids is None:
         return result
-    bridged = renderer.bridge_to_next_turn(before.ids, answer.ids, [question])
+    bridged = renderer.bridge_to_next_turn(before.ids, answer.token_ids, [question])
     if bridged is None:
         return replace(result, detail="no bridge to the next turn for these ids")
     extends = bridged.token_ids == after.ids

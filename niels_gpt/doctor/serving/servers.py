@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from niels_gpt.errors import UsageError, shown
+from niels_gpt.errors import UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.renderers.server_answers import ServerError, excerpt
 
@@ -57,24 +57,25 @@ class Prompt:
     text: str | None = None
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A completion that the server sampled.
-
-    Attributes:
-        message: as the server returns it, in the OpenAI chat format.
-        ids: those that were sampled, where the server returns them.
-    """
-
-    message: Mapping[str, Any]
-    ids: list[int] | None
-
-
 # What the routes answer with; other fields of an answer are not read.
 
 
 class _Answered(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class _Model(_Answered):
+    id: str = ""
+    owned_by: str | None = None
+
+
+class _Models(_Answered):
+    data: list[_Model] | None = None
+
+
+class _About(_Answered):
+    router: str | None = None
+    model_id: str | None = None
 
 
 class _Tokenized(_Answered):
@@ -94,7 +95,9 @@ class _ChatTokenized(_Answered):
     templated_text: str | None = None
 
 
-class _Choice(_Answered):
+class Choice(_Answered):
+    """A completion that the server sampled: a message in the OpenAI chat format, and its ids where it returns them."""
+
     message: dict[str, Any]
     finish_reason: str | None = None
     token_ids: list[int] | None = None
@@ -106,7 +109,7 @@ class _Usage(_Answered):
 
 
 class _Chat(_Answered):
-    choices: Annotated[list[_Choice], Field(min_length=1)]
+    choices: Annotated[list[Choice], Field(min_length=1)]
     usage: _Usage | None = None
     prompt_token_ids: list[int] | None = None
 
@@ -160,15 +163,14 @@ class Server:
             raise ServerError(self.root, 200, "an answer without usage.prompt_tokens; no prompt can be compared")
         return Prompt(found.usage.prompt_tokens)
 
-    def answer(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any], most: int) -> Answer:
+    def answer(self, messages: Sequence[Mapping[str, Any]], tools: Any, kwargs: Mapping[str, Any], most: int) -> Choice:
         """A completion of at most `most` tokens.
 
         Raises:
             Refused, ServerError: as `prompt`.
         """
         more = {"return_token_ids": True} if self.kind == "vLLM" else {}
-        choice = self._chat(self._body(messages, tools, kwargs), most, more).choices[0]
-        return Answer(choice.message, choice.token_ids)
+        return self._chat(self._body(messages, tools, kwargs), most, more).choices[0]
 
     def stops_at(self, token: int) -> bool:
         """Whether the server ends an answer at this token: it is made the likeliest of all by `logit_bias`.
@@ -196,14 +198,7 @@ class Server:
             raise Refused(excerpt(content))
         if status != 200:
             raise ServerError(self.root + path, status, f"{excerpt(content)}{_HINTS.get(status, '')}")
-        try:
-            return expected.model_validate(_object(self.root + path, content))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise ServerError(
-                self.root + path, 200, f"{where}: {first['msg'].lower()}; the server says {excerpt(content)}"
-            ) from error
+        return _read(self.root + path, content, expected)
 
 
 _HINTS: Final = {
@@ -231,16 +226,15 @@ def connect(url: str, *, api_key: str | None = None, kwargs: Mapping[str, Any] |
     limits = httpx.Limits(max_keepalive_connections=0)
     http = httpx.Client(headers=headers, timeout=_TIMEOUT, limits=limits, trust_env=False)
     status, content = _request(http, "GET", f"{root}/v1/models")
-    listed = _object(f"{root}/v1/models", content).get("data") if status == 200 else None
-    first = listed[0] if isinstance(listed, list) and listed and isinstance(listed[0], dict) else {}
     if status in (401, 403):
         raise ServerError(f"{root}/v1/models", status, f"{excerpt(content)}{_HINTS[status]}")
-    kind, model = _OWNERS.get(str(first.get("owned_by")), OTHER), str(first.get("id", ""))
+    listed = _read(f"{root}/v1/models", content, _Models).data if status == 200 else []
+    kind, model = (_OWNERS.get(listed[0].owned_by or "", OTHER), listed[0].id) if listed else (OTHER, "")
     if kind == OTHER:
         status, content = _request(http, "GET", f"{root}/info")
-        about = _object(f"{root}/info", content) if status == 200 else {}
-        if "router" in about and "model_id" in about:
-            kind, model = "TGI", str(about["model_id"])
+        about = _read(f"{root}/info", content, _About) if status == 200 else _About()
+        if about.router and about.model_id:
+            kind, model = "TGI", about.model_id
     return Server(root, kind, model, http, dict(kwargs or {}))
 
 
@@ -279,14 +273,13 @@ def _request(http: httpx.Client, method: str, url: str, body: Mapping[str, Any] 
     return found.status_code, found.content
 
 
-def _object(url: str, content: bytes) -> dict[str, Any]:
+def _read(url: str, content: bytes, expected: type[M]) -> M:
     try:
-        payload = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ServerError(url, 200, f"no JSON: {excerpt(content)}") from error
-    if not isinstance(payload, dict):
-        raise ServerError(url, 200, f"found {shown(payload)}; expected a JSON object")
-    return payload
+        return expected.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ServerError(url, 200, f"{where}: {first['msg'].lower()}; the server says {excerpt(content)}") from error
 
 
 def _prompt(ids: list[int], text: str | None = None) -> Prompt:
