@@ -207,7 +207,7 @@ def split_thinking(content: str) -> tuple[str, str]:
     if "<" not in content or "</think>" not in content:
         return "", content
     # "<think>\nA\n</think>\n\nB" gives "A" and "B"; of several blocks the first is the reasoning, and what is after the
-    # last one the content. What is before `<think>` is lost, in the templates, too.
+    # last one the content. What is before `<think>` is lost, as in the templates.
     parts = content.split("</think>")
     return parts[0].rstrip("\n").split("<think>")[-1].lstrip("\n"), parts[-1].lstrip("\n")
 

@@ -101,7 +101,7 @@ class MultimodalRenderer(Renderer, Protocol):
 
 @runtime_checkable
 class Renders(Protocol):
-    """The part of a renderer that masks and builds need. Renderers of other packages fit, too."""
+    """The part of a renderer that masks and builds need; renderers of other packages have it."""
 
     def render(self, messages: Any, *, tools: Any = None) -> Any:
         """Ids with attribution, as `RenderedTokens` has them."""

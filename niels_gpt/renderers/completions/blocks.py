@@ -62,13 +62,9 @@ class CallReader(ABC):
         """See the class."""
         return (self.closing,)
 
-    def is_text(self, completion: Completion, at: int) -> bool:
-        """Whether no call begins at a character where none was read, whatever follows the completion."""
-        return False
-
 
 class SeparateCalls(CallReader):
-    """Calls between tags, one behind the other, with content between them; subclasses read one."""
+    """Calls between tags, one after the other, with content between them; subclasses read one."""
 
     def read(self, completion: Completion, start: int, schemas: Schemas) -> Iterator[Block]:
         while True:

@@ -53,12 +53,6 @@ class ParsedToolCall:
     status: ToolCallParseStatus = ToolCallParseStatus.OK
     id: str | None = None
 
-    def shifted(self, tokens: int) -> ParsedToolCall:
-        """The same call in a longer list of ids, with `tokens` ids before those it was read from."""
-        if self.token_span is None:
-            return self
-        return replace(self, token_span=(self.token_span[0] + tokens, self.token_span[1] + tokens))
-
 
 class ParsedPiece(NamedTuple):
     """A run of tokens: REPLY is content, REASONING is reasoning, MARKUP is a call or what the format writes around all.
@@ -78,7 +72,7 @@ class ParsedResponse:
         content: its text.
         reasoning_content: `None` where there is none, or a blank block.
         tool_calls: every attempt at a call, in order.
-        pieces: what the tokens up to the first stop are, one piece behind the other, that stop included.
+        pieces: what the tokens up to the first stop are, one piece after the other, that stop included.
     """
 
     content: str

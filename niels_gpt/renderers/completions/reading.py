@@ -5,7 +5,7 @@
     <think>\\nhm\\n</think>\\n\\nHere:\\n<tool_call>{...}</tool_call>\\n
 
     1. `find_reasoning`     where the reasoning is
-    2. the dialect's `read` blocks: what is no content. All else behind the reasoning is
+    2. the dialect's `read` blocks: what is no content. All else after the reasoning is
     3. `Trim`               white space at the ends of both texts that the format adds
     4. pieces               all of it in tokens, so that nothing is in no field
 """
@@ -61,7 +61,7 @@ class Reader:
 
     def read(self, completion: Completion, schemas: Schemas, prompt: PromptEnd) -> ParsedResponse:
         """The completion as a message; `prompt` says whether it begins within reasoning."""
-        blocks = list(self._blocks(completion, schemas, prompt))
+        blocks = list(self.blocks(completion, schemas, prompt))
         calls = calls_of(blocks)
         reasoning = [block for block in blocks if block.kind is Kind.REASONING]
         content = [block for block in blocks if block.kind is Kind.REPLY]
@@ -84,7 +84,7 @@ class Reader:
         starts = (block.start for block in self.calls.read(completion, at, {}))
         return next((place for place in starts if completion.text.startswith(tuple(marks), place)), -1)
 
-    def _blocks(self, completion: Completion, schemas: Schemas, prompt: PromptEnd) -> Iterator[Block]:
+    def blocks(self, completion: Completion, schemas: Schemas, prompt: PromptEnd) -> Iterator[Block]:
         """What the completion is made of, in order; what is left out is white space of the format."""
         start = stop = at = 0
         # Where reasoning is a message like others (gpt-oss, Inkling), the dialect reads it with the rest.
@@ -116,12 +116,12 @@ class Reader:
             content[0] = Block(start, stop, kind=Kind.REPLY)
 
 
-def calls_of(blocks: Iterable[Block], end: int = 0) -> list[ParsedToolCall]:
-    """The attempts at calls behind the token `end`. A token that two of them share belongs to the first::
+def calls_of(blocks: Iterable[Block]) -> list[ParsedToolCall]:
+    """The attempts at calls. A token that two of them share belongs to the first::
 
     tokens  ... 9 `}` 10 `},{"` 11 `name` ...    spans  (3, 11) (10, 20)  ->  (3, 11) (11, 20)
     """
-    calls: list[ParsedToolCall] = []
+    calls, end = list[ParsedToolCall](), 0
     for block in blocks:
         if block.call is not None and block.call.token_span is not None:
             first, last = block.call.token_span

@@ -10,8 +10,8 @@ format adds. A call is reported when it closes::
     Here:\\nI <tomato\\n<tool_call>             nothing from here on: all is held back until a call closes
     ...<tool_call>{"name": ...}</tool_call>   CallClosed(0, ...)
 
-Where a closing tag comes, the text since the last call's opening is read as `parse_response` reads a whole completion.
-What is not certain before the end (the spelling of a marker that is a token of its own, a malformed call, text behind
+Where a closing tag comes, the text so far is read as `parse_response` reads a whole completion.
+What is not certain before the end (the spelling of a marker that is a token of its own, a malformed call, text after
 calls) is reported with it.
 """
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from bisect import bisect_right
 from collections.abc import Collection, Generator, Iterator, Sequence
 
 from niels_gpt.errors import UsageError
@@ -53,15 +52,11 @@ class _Text:
         self._bytes, self._size, self._controls = bytes_of_ids(encoder), encoder.vocab_size, encoder.control_ids
         self._added = {token: text for text, token in encoder.added_ids.items()}
         self._marked: dict[int, int] = {}  # where a token begins that is a marker of its own -> its id
-        self._tokens, self._starts = [0], [0]  # tokens that begin with a character, and where they do
         self._begins: dict[tuple[str, ...], re.Pattern[str]] = {}  # markers -> what they begin with
 
     def append(self, token: int) -> None:
         """Take the next id."""
         text, self.text = self.text, ""  # Python appends to a string in place if nothing else refers to it
-        if not self._is_half and self._starts[-1] < len(text):
-            self._tokens.append(len(self.ids))
-            self._starts.append(len(text))
         self.ids.append(token)
         # As in `Completion`: ids that the tokenizer does not have become U+FFFD.
         held = self._bytes.one(token) if 0 <= token < self._size else b"\xef\xbf\xbd"
@@ -73,11 +68,6 @@ class _Text:
         self.text = text
         if token in self._added:
             self._marked[len(text) - len(self._added[token])] = token
-
-    def token_at(self, at: int) -> tuple[int, int]:
-        """A token at or before a character, and the character that it begins with."""
-        place = bisect_right(self._starts, at) - 1
-        return self._tokens[place], self._starts[place]
 
     def has_begun(self, marks: tuple[str, ...], start: int) -> bool:
         """Whether a marker may have begun from a character on: there is the first character of one."""
@@ -110,7 +100,7 @@ class _Text:
         return next((at for at in places if any(mark.startswith(self.text[at:]) for mark in spelled)), end)
 
 
-class _Told:
+class _Reported:
     """A text as far as it was reported: without what is trimmed at its ends, or may be."""
 
     def __init__(self, trim: Trim, suffix: str, separator: str) -> None:
@@ -137,11 +127,11 @@ class _Told:
             text, self._prefix = text.removeprefix(self._prefix), ""
         if not self.size and not self._held and self._trim.left != "":
             text = text.lstrip(self._trim.left)
-        kept = text.rstrip(self._held_back)
-        told = replace_surrogates("".join([*self._held, kept])) if kept else ""
-        self._held = [*([] if kept else self._held), *([text[len(kept) :]] if len(kept) < len(text) else [])]
-        self.size += len(told)
-        return told
+        certain = text.rstrip(self._held_back)
+        reported = replace_surrogates("".join([*self._held, certain])) if certain else ""
+        self._held = [*([] if certain else self._held), *([text[len(certain) :]] if len(certain) < len(text) else [])]
+        self.size += len(reported)
+        return reported
 
 
 class ResponseParser:
@@ -152,17 +142,15 @@ class ResponseParser:
     ) -> None:
         self._text, self._stops = _Text(encoder), list(stop_ids)
         self._reader, self._schemas, self._prompt = reader, schemas, prompt
-        self._told = {
-            Kind.REASONING: _Told(reader.reasoning, "", reader.separator),
-            Kind.REPLY: _Told(reader.content, reader.before_first_call, reader.separator),
+        self._reported = {
+            Kind.REASONING: _Reported(reader.reasoning, "", reader.separator),
+            Kind.REPLY: _Reported(reader.content, reader.before_first_call, reader.separator),
         }
         self._events: list[Event] = []
         self._result: ParsedResponse | None = None
         self._is_finished = False
         self._at = self._scan = 0  # what is before was reported, or is no text; what is before was searched
-        self._anchor = 0  # calls are read from this character on
-        self._closing = ""  # the tag that makes reasoning of what is before it, if it comes before any call
-        self._calls = self._since_anchor = self._calls_end = 0  # those that were reported, and their last token
+        self._calls = 0  # those that were reported
         self._work = 0  # how many tokens were read again
         self._reading = self._read()
 
@@ -203,9 +191,9 @@ class ResponseParser:
         ids = [*self._text.ids, *([] if stop is None else [stop])]
         completion = Completion(self._text.encoder, ids, self._stops)
         result = self._result = self._reader.read(completion, self._schemas, self._prompt)
-        if rest := (result.reasoning_content or "")[self._told[Kind.REASONING].size :]:
+        if rest := (result.reasoning_content or "")[self._reported[Kind.REASONING].size :]:
             self._events.append(ReasoningDelta(rest))
-        if rest := result.content[self._told[Kind.REPLY].size :]:
+        if rest := result.content[self._reported[Kind.REPLY].size :]:
             self._events.append(ContentDelta(rest))
         for index, call in enumerate(result.tool_calls[self._calls :], self._calls):
             self._events.append(CallClosed(index, call))
@@ -225,13 +213,13 @@ class ResponseParser:
 
     def _go(self, at: int) -> None:
         """Nothing before a character is needed any more."""
-        self._at = self._scan = self._anchor = at
+        self._at = self._scan = at
 
-    def _tell(self, kind: Kind, stop: int) -> None:
+    def _report(self, kind: Kind, stop: int) -> None:
         """Report the text up to a character."""
         if stop > self._at:
-            if told := self._told[kind].add(self._text.text[self._at : stop]):
-                self._events.append(ContentDelta(told) if kind is Kind.REPLY else ReasoningDelta(told))
+            if reported := self._reported[kind].add(self._text.text[self._at : stop]):
+                self._events.append(ContentDelta(reported) if kind is Kind.REPLY else ReasoningDelta(reported))
             self._at = stop
 
     def _to_mark(self, marks: tuple[str, ...], kind: Kind | None) -> Generator[None, None, tuple[int, str]]:
@@ -244,7 +232,7 @@ class ResponseParser:
                 at, mark, is_certain = self._text.next_mark(marks, self._scan)
                 stop = at if mark else self._text.half_mark(marks, self._at)
             if kind is not None:
-                self._tell(kind, stop)
+                self._report(kind, stop)
             while not is_certain:
                 yield
             if mark:
@@ -253,9 +241,9 @@ class ResponseParser:
             yield
 
     def _reasoning(self, opening: str, closing: str) -> Iterator[None]:
-        """Report reasoning, if there is some; ends behind it."""
+        """Report reasoning, if there is some; ends after it."""
         kind: Kind | None = None  # not known: reasoning if a closing tag comes
-        while True:  # whether a think block is opened shows behind white space
+        while True:  # whether a think block is opened shows after white space
             text, is_control = self._text.text, opening in self._text.encoder.control_ids
             at = len(text) - len(text.lstrip())
             if text.startswith(opening, at) and (not is_control or self._text.next_mark([opening], 0)[0] == at):
@@ -271,14 +259,11 @@ class ResponseParser:
         calls = self._reader.calls
         marks = () if calls is None else calls.marks if kind else (calls.opening,)
         at, mark = yield from self._to_mark((closing, *marks), kind)
-        if mark != closing and kind is None and self._prompt is PromptEnd.UNKNOWN:
-            # Nothing says that the prompt opened a block: with a call before any closing tag there is no reasoning.
-            self._closing = closing  # what begins like a call may be text
-            self._scan = self._at  # an attempt at a call may stand before the opening tag
-            return
-        if mark != closing:  # a call, or a draft of one if the reasoning is closed behind it
+        while mark != closing and kind is None:  # whether there is reasoning is not known before the end
+            yield
+        if mark != closing:  # a call, or a draft of one if the reasoning is closed after it
             at, _ = yield from self._to_mark((closing,), None)
-        self._tell(Kind.REASONING, at)
+        self._report(Kind.REASONING, at)
         self._go(at + len(closing))
 
     def _content(self) -> Iterator[None]:
@@ -288,65 +273,38 @@ class ResponseParser:
             return
         while calls.bare and not (first := self._text.text[self._at :].lstrip(" \t\r\n;,")):
             yield
-        is_call = bool(calls.bare) and first.startswith(calls.bare)
-        while True:
-            if not is_call:
-                at, _ = yield from self._to_mark(calls.marks, None if self._closing else Kind.REPLY)
-                self._anchor = self._scan = at
-            yield from self._until_text(calls)
-            self._scan, is_call = self._at + 1, False
-
-    def _until_text(self, calls: CallReader) -> Iterator[None]:
-        """Report calls as they close, and nothing else; ends where what was taken for one is text."""
-        while True:
+        if not (calls.bare and first.startswith(calls.bare)):
+            self._scan, _ = yield from self._to_mark(calls.marks, Kind.REPLY)
+        longest = max(map(len, calls.ends))
+        while True:  # from here on calls are reported as they close, and nothing else
             text = self._text.text
-            has_end = any(text.find(end, max(self._anchor, self._scan - len(end) + 1)) >= 0 for end in calls.ends)
+            if any(text.find(end, max(0, self._scan - longest + 1)) >= 0 for end in calls.ends):
+                self._report_calls(self._certain(calls))
             self._scan = len(text)
-            if has_end and (size := len(self._text.ids) - self._text.token_at(self._anchor)[0]) + self._work <= (
-                _WORK * len(self._text.ids)
-            ):
-                self._work += size
-                completion, base, blocks = self._blocks(calls)
-                self._report(calls, completion, base, blocks)
-                if not blocks and calls.is_text(completion, self._anchor - base):
-                    return
             yield
 
-    def _blocks(self, calls: CallReader) -> tuple[Completion, int, list[Block]]:
-        """The completion from the anchor on, how many characters are before it, and its certain blocks."""
-        token, base = self._text.token_at(self._anchor)
-        completion, blocks = Completion(self._text.encoder, self._text.ids[token:], ()), list[Block]()
-        for block in calls.read(completion, self._anchor - base, self._schemas):
+    def _certain(self, calls: CallReader) -> list[Block]:
+        """The blocks of the completion so far that hold whatever comes; none if too much was read again already."""
+        if self._work > _WORK * len(self._text.ids):
+            return []
+        self._work += len(self._text.ids)
+        completion, blocks = Completion(self._text.encoder, self._text.ids, ()), list[Block]()
+        for block in self._reader.blocks(completion, self._schemas, self._prompt):
             is_open = block.stop == len(completion.text) and not completion.text.endswith(calls.ends)
             is_certain = block.call is None or (block.call.status is ToolCallParseStatus.OK and not is_open)
             if completion.guessed or not is_certain:
                 break
             blocks.append(block)
-        return completion, base, blocks
+        return blocks
 
-    def _report(self, calls: CallReader, completion: Completion, base: int, blocks: list[Block]) -> None:
-        """Report the calls of blocks that were not reported yet."""
-        token, _ = self._text.token_at(self._anchor)
-        found = calls_of(blocks, self._calls_end - token)[self._since_anchor :]
-        if not found:
-            return
-        if self._closing:
-            first = next((b.start for b in blocks if completion.text.startswith(calls.opening, b.start)), None)
-            if first is None or self._closing in self._text.text[: base + first]:
-                return
-            self._closing = ""
-        if not self._calls and not calls.reads_reasoning:
-            self._tell(Kind.REPLY, base + blocks[0].start)
+    def _report_calls(self, blocks: Sequence[Block]) -> None:
+        """Report the calls among blocks that were not reported yet, and before the first one the content before it."""
+        found = calls_of(blocks)[self._calls :]
+        if found and not self._calls and not (self._reader.calls and self._reader.calls.reads_reasoning):
+            self._report(Kind.REPLY, next(block.start for block in blocks if block.kind is Kind.MARKUP))
         for call in found:
-            self._events.append(CallClosed(self._calls, call.shifted(token)))
-            self._calls, self._calls_end = self._calls + 1, (call.token_span or (0, 0))[1] + token
-        # From the last opening tag on, so that a call is read again only with those of its own section.
-        self._since_anchor += len(found)
-        for first in range(len(blocks) - 1, -1, -1):
-            if completion.text.startswith(calls.opening, blocks[first].start):
-                self._anchor = base + blocks[first].start
-                self._since_anchor = sum(block.call is not None for block in blocks[first:])
-                return
+            self._events.append(CallClosed(self._calls, call))
+            self._calls += 1
 
     def _messages(self, calls: CallReader) -> Iterator[None]:
         """Of formats whose dialects read all messages: headers are read when they end, texts reported as they come."""
@@ -356,23 +314,21 @@ class ResponseParser:
             if not is_end and mark not in calls.texts:
                 yield
                 continue
-            completion, base, blocks = self._blocks(calls)
-            self._report(calls, completion, base, blocks)
-            is_read, kind = bool(blocks) and blocks[-1].stop == len(completion.text), Kind.MARKUP
+            blocks = self._certain(calls)
+            self._report_calls(blocks)
+            is_read, kind = bool(blocks) and blocks[-1].stop == len(self._text.text), Kind.MARKUP
             for block in blocks:
-                if block.kind in self._told and base + block.start >= self._at:
-                    kind, self._at = block.kind, base + block.start
-                    self._told[kind].begin_part()
-                    self._tell(kind, base + block.stop)
-            if is_read and not is_end and blocks[-1].kind in self._told:
+                if block.kind in self._reported and block.start >= self._at:
+                    kind, self._at = block.kind, block.start
+                    self._reported[kind].begin_part()
+                    self._report(kind, block.stop)
+            if is_read and not is_end and blocks[-1].kind in self._reported:
                 at, mark = yield from self._to_mark(calls.ends, kind)
                 # Another marker than the end begins the next message.
                 self._go(at + (len(mark) if mark == calls.ends[0] else 0))
-                self._since_anchor = 0
                 continue
             if is_end and not is_read:  # a call that is not well-formed
                 return
             if is_end:
                 self._go(self._scan)
-                self._since_anchor = 0
             yield

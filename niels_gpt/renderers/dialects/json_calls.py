@@ -111,11 +111,6 @@ class LlamaJSON(CallDialect):
             status = Status.UNCLOSED_BLOCK if inner == stop or text[inner] == "{" else Status.MALFORMED_STRUCTURE
         return call_block(completion, (first, stop), (first, stop), name, arguments, status)
 
-    def is_text(self, completion: Completion, at: int) -> bool:
-        """An object that is complete, and no call."""
-        first = end_of(_BETWEEN_CALLS, completion.text, at)
-        return _json_end(completion.text, first) >= 0 and self._call_at(completion, at) is None
-
 
 class Llama4JSON(LlamaJSON):
     """Llama's object after `<|python_start|>` and `<|python_end|>`, with a text between them that may be empty."""

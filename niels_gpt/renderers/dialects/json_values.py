@@ -168,7 +168,7 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int = 0) -> set[str]:
         if not types and isinstance(branches, list):
             allowed = [_types(branch, root, depth + 1) for branch in branches]
             types = set[str]().union(*allowed) if all(allowed) else set()
-    return types | ({"integer"} if "number" in types else set())  # an integer is a number, too
+    return types | ({"integer"} if "number" in types else set())  # an integer is a number as well
 
 
 def _referred(schema: Mapping[str, Any], root: Any) -> Any:

@@ -56,7 +56,7 @@ def python_arguments(completion: Completion, at: int) -> tuple[dict[str, Any], i
             equals = token.start()
         if not brackets or (char == "," and len(brackets) == 1):
             is_empty = equals < 0 and not text[start : token.start()].strip()
-            if not (is_empty and not brackets):  # `f()`, and a comma behind the last argument
+            if not (is_empty and not brackets):  # `f()`, and a comma after the last argument
                 key = text[start:equals].strip() if equals >= 0 else ""
                 if not _KEYWORD.fullmatch(key) or completion.decoded(start, equals).strip() in arguments:
                     return None

@@ -70,7 +70,7 @@ class Pairs(SeparateCalls, CallDialect):
         if tag == self.closing and not completion.text[read_to:end].strip():  # the closing tag of a call that lost one
             read_to, is_cut = end + len(tag), False
         is_cut &= not arguments
-        stop = end if is_cut else read_to  # behind the first tag at least
+        stop = end if is_cut else read_to  # after the first tag at least
         status = Status.UNCLOSED_BLOCK if is_cut else Status.MALFORMED_STRUCTURE
         return call_block(completion, (at, stop), (at, stop), None, arguments, status)
 
