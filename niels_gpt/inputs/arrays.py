@@ -31,7 +31,6 @@ from niels_gpt.inputs.token_formats import (
     by_split,
     files_below,
     map_file,
-    require,
 )
 from niels_gpt.store.files import map_array, map_npy
 
@@ -80,13 +79,15 @@ def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
 
 def _files(path: Path, options: TokenOptions) -> dict[str, list[Path]]:
     """The files of each split."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or directory; check the path")
     if path.is_file():
         files = [path]
     else:
         files = files_below(path, (".bin", ".npy"), options.progress)
         if len({file.suffix for file in files}) > 1:
             raise InputError(f"{path}: holds .bin and .npy files; pass a directory with those of one kind, or a file")
-    found = require(path, by_split(path.parent if path.is_file() else path, files), ".bin or .npy file")
+    found = by_split(path.parent if path.is_file() else path, files, ".bin or .npy file")
     for file in files:
         if (file.parent / "index.json").is_file():
             raise InputError(

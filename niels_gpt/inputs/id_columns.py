@@ -40,7 +40,7 @@ def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
     listed.recorded(options.progress)
     files = [file for file in listed.taken if isinstance(file, Path)]
     splits = {}
-    for split, of_split in by_split(path if path.is_dir() else path.parent, files).items():
+    for split, of_split in by_split(path if path.is_dir() else path.parent, files, "file of rows").items():
         opened = {file: open_input(file) for file in of_split}
         has_mask = all_or_none({file: _check_columns(file, opened[file]) for file in of_split})
         tokens = [_tokens_in(file) for file in of_split if opened[file].form == "parquet"]

@@ -23,7 +23,6 @@ from niels_gpt.inputs.token_formats import (
     all_or_none,
     by_split,
     map_file,
-    require,
     rows_from,
 )
 from niels_gpt.progress import Progress
@@ -37,15 +36,15 @@ HEADER_BYTES = 34  # 9 magic, 8 version, 1 dtype code, 8 sequences, 8 documents
 
 
 def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
-    passed = path
     if path.is_dir():
-        found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")))
-    else:  # a path without its suffix, as Megatron takes it
+        found = by_split(path, (file for file in path.glob("*.idx") if not file.stem.endswith("_mask")), ".idx file")
+    else:  # a path without its suffix, as Megatron takes it; a single file is train, whatever its name is
         index = path.with_name(f"{path.name.removesuffix('.idx').removesuffix('.bin')}.idx")
-        # A single file is train, whatever its name is.
-        found, path = ({"train": [index]} if index.is_file() else {}), path.parent
+        if not index.is_file():
+            raise InputError(f"{index}: no such file; expected an index of Megatron. Check the path and the format")
+        found = {"train": [index]}
     splits = {}
-    for split, files in require(path if found else passed, found, ".idx file").items():
+    for split, files in found.items():
         has_mask = all_or_none({file: os.path.lexists(_mask_of(file)) for file in files})  # a dead link, too
         indexes = [*files, *(_mask_of(file) for file in files if has_mask)]
         # Some of a .bin may be missing, which is reported when it is read.

@@ -108,14 +108,14 @@ def files_below(path: Path, suffixes: Sequence[str], progress: Progress) -> list
     return [file for file in found if why[file] is None]
 
 
-def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
+def by_split(path: Path, files: Iterable[Path], what: str) -> dict[str, list[Path]]:
     """Files by the split that their name, or the name of a folder below `path`, contains.
 
     `data/train-00000-of-00002.parquet` and `train/part_0.npy` are train, `validation.bin` is val. Files without a split
     in their name are train if no file has one.
 
     Raises:
-        InputError: only some files have a split in their name.
+        InputError: only some files have a split in their name, or there is no file of this kind (`what`).
     """
     found: dict[str, list[Path]] = {}
     unnamed = []
@@ -133,20 +133,9 @@ def by_split(path: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
         raise InputError(
             f"{unnamed[0]}: its name contains no split, while others do; move it away, or import one split at a time"
         )
-    return found or ({"train": unnamed} if unnamed else {})
-
-
-def require(path: Path, found: dict[str, list[Path]], what: str) -> dict[str, list[Path]]:
-    """`found`, after raising `InputError` if it is empty.
-
-    Raises:
-        InputError: no file of this kind (`what`), or no such directory.
-    """
-    if not path.exists():
-        raise InputError(f"{path}: no such file or directory; check the path")
-    if not found:
+    if not unnamed and not found:
         raise InputError(f"{path}: holds no {what}; check the path and the format")
-    return found
+    return found or {"train": unnamed}
 
 
 def all_or_none(has_mask: Mapping[Path, bool]) -> bool:
