@@ -98,6 +98,8 @@ def _form_of(path: AnyFile) -> str | None:
 
 def _columns_of(path: AnyFile) -> str:
     """The columns of the first row that is an object, for a message."""
-    row: dict[str, Any] = next((record.value for record in first_objects(path)), {})
+    row: dict[str, Any] | None = next((record.value for record in first_objects(path)), None)
+    if row is None:
+        return "no row that is an object"
     more = f" and {len(row) - MOST_COLUMNS} more" if len(row) > MOST_COLUMNS else ""
     return f"{', '.join(map(shown, [*row][:MOST_COLUMNS])) or 'no column'}{more}"
