@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from niels_gpt.errors import CacheError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.store.manifest import check_file_records, check_manifest_hash, parse_manifest
 from niels_gpt.store.published import copy_files, find_manifest
 from niels_gpt.store.remote import file_system
-from niels_gpt.store.schema import MANIFESTS
 
 
 def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
@@ -25,12 +23,7 @@ def fetch(url: str, folder: str | Path, *, progress: Progress = SILENT) -> Path:
     """
     # Names of files follow a slash, and in a bucket a name with two slashes is another one.
     url, folder = url.rstrip("/"), Path(folder)
-    found = find_manifest(url)
-    if found is None:
-        raise CacheError(
-            f"{url}: neither {' nor '.join(MANIFESTS)} exists, so this is not a finished dataset; publish it"
-        )
-    name, data = found
+    name, data = find_manifest(url)
     # Checked before anything is written: what was published elsewhere is not trusted, and its names become paths.
     where = Path(file_system(url)[1]) / name
     manifest = parse_manifest(where, data)

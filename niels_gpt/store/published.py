@@ -100,13 +100,7 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
         MissingExtra: no fsspec, or no s3fs.
     """
     url = url.rstrip("/")
-    found = find_manifest(url)
-    if found is None:
-        raise CacheError(
-            f"{url}: no {MANIFEST_NAME} and no {META_NAME}, so this is neither finished episodes nor a pretraining "
-            "cache. Publish it (niels-gpt publish)"
-        )
-    name, data = found
+    name, data = find_manifest(url)
     try:  # before anything is written
         manifest = _checked(Path(name), url, data)
     except CacheError as error:  # it begins with the manifest's name
@@ -120,15 +114,15 @@ def open_streamed(url: str, cache: ShardCache) -> StreamedDataset:
     return StreamedDataset(url, folder, cache, is_token_cache=name == META_NAME)
 
 
-def find_manifest(url: str) -> tuple[str, bytes] | None:
-    """The name and the bytes of the manifest of the dataset at `url`; `None` if the store has none.
+def find_manifest(url: str) -> tuple[str, bytes]:
+    """The name and the bytes of the manifest of the dataset at `url`.
 
     A bucket that may be read but not listed answers 403 for a file that does not exist, so a refusal of one name does
     not decide before the others were asked.
 
     Raises:
-        StorageError: the store has none of them, and refused some, or it could not be read. CacheError: a file is too
-            large for a manifest. MissingExtra: no fsspec, or no s3fs.
+        StorageError: the store has none, and refused some of its names, or it could not be read. CacheError: it has
+            none, or one that is too large. MissingExtra: no fsspec, or no s3fs.
     """
     refused: list[str] = []
     refusal: StorageError | None = None
@@ -142,7 +136,9 @@ def find_manifest(url: str) -> tuple[str, bytes] | None:
             refused.append(f"{url}/{name}")
             refusal = error
     if refusal is None:
-        return None
+        raise CacheError(
+            f"{url}: no {' and no '.join(MANIFESTS)}, so this is not a finished dataset; publish it (niels-gpt publish)"
+        )
     raise StorageError(
         f"{', '.join(refused)}: the store refuses to read them ({in_short(refusal.__cause__ or refusal)}); check the "
         "credentials and what they allow, and the address: a bucket that may not be listed answers the same for files "
