@@ -54,55 +54,27 @@ leave()
 """
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """The dataset, and what each of two ranks saw."""
-    folder = dataset(tmp_path_factory.mktemp("data") / "in", 60)
-    out = tmp_path_factory.mktemp("out")
-    script = out / "run.py"
-    script.write_text(SCRIPT)
-    port = str(free_port())
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(script), str(folder), str(out), str(STOP), str(STEPS)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return folder, [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(2)]
-
-
-def rows(flat: list[int]) -> list[list[int]]:
-    """A batch that a model noted down, as its rows."""
-    return torch.tensor(flat).view(-1, 48).tolist()
-
-
-def test_each_rank_has_its_own_part_of_the_global_batch(ranks: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_ranks_have_their_parts_and_go_on_with_the_next_batch(tmp_path: Path) -> None:
     """Two ranks' rows of a step, one after the other, are the batch of one process with twice the batch size."""
-    folder, told = ranks
+    folder, script = dataset(tmp_path / "in", 60), tmp_path / "run.py"
+    script.write_text(SCRIPT)
+    variables = {"PYTHONPATH": str(REPOSITORY), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-W", "ignore", *map(str, (script, folder, tmp_path, STOP, STEPS))]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    ranks: list[dict[str, Any]] = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     per_epoch = packed(folder, world_size=2, rank=0).steps_per_epoch()
     assert STOP < per_epoch < STEPS, "the first run stops in the middle of an epoch, and another epoch comes"
     alone = packed(folder, batch_size=4)
     for step in range(STEPS):
-        both = [rows(rank["whole"]["seen"][step]) for rank in told]
-        assert both[0] != both[1]
-        assert both[0] + both[1] == alone.next_batch().x.tolist()
-
-
-def test_every_rank_goes_on_with_the_next_batch(ranks: tuple[Path, list[dict[str, Any]]]) -> None:
-    for rank in ranks[1]:
+        first, second = (torch.tensor(rank["whole"]["seen"][step]).view(-1, 48).tolist() for rank in ranks)
+        assert first != second
+        assert first + second == alone.next_batch().x.tolist()
+    for rank in ranks:
         assert len(rank["first"]["seen"]) == STOP
         assert rank["first"]["seen"] + rank["rest"]["seen"] == rank["whole"]["seen"]
-        assert rank["rest"]["weights"] == rank["whole"]["weights"], "to the last bit"
-        assert rank["whole"]["weights"] == ranks[1][0]["whole"]["weights"]
-
-
-def test_the_val_split_is_shared_out_too(ranks: tuple[Path, list[dict[str, Any]]]) -> None:
-    folder, told = ranks
-    steps = len(list(packed(folder, rank=0, world_size=2).evaluation_batches()))
-    epochs = told[0]["whole"]["validated"] // (2 * steps)
+        assert rank["rest"]["weights"] == rank["whole"]["weights"] == ranks[0]["whole"]["weights"], "to the last bit"
+    validated = 2 * len(list(packed(folder, rank=0, world_size=2).evaluation_batches()))
+    epochs = ranks[0]["whole"]["validated"] // validated
     assert epochs >= 1
-    assert [rank["whole"]["validated"] for rank in told] == [2 * steps * epochs] * 2
+    assert [rank["whole"]["validated"] for rank in ranks] == [validated * epochs] * 2
