@@ -148,7 +148,7 @@ class Letters:
 
 @dataclass(frozen=True)
 class Fact:
-    """What a rendering says of one character; `kind` is "" where the package has no kinds."""
+    """What a rendering says of one character."""
 
     msg: int
     sampled: bool
@@ -214,8 +214,7 @@ def judge(case: Case) -> Verdict:
     outcome = "full" if out.attribution == "full" else "partial"
     facts: list[Fact] = []
     for piece in out.pieces():
-        kind = piece.kind.name if hasattr(piece, "kind") else ""
-        facts += [Fact(piece.msg, piece.sampled, piece.content, piece.scaffold, kind)] * len(piece.text)
+        facts += [Fact(piece.msg, piece.sampled, piece.content, piece.scaffold, piece.kind.name)] * len(piece.text)
     text = "".join(piece.text for piece in out.pieces())
     expected = case.plainly(case.given, prompt=case.prompt)
     if expected is None:
@@ -236,13 +235,6 @@ def judge(case: Case) -> Verdict:
     return Verdict(outcome, tuple(faults))
 
 
-def faults(
-    renderer: TemplateRenderer, messages: Messages, tools: Any, variables: dict[str, Any] | None = None
-) -> list[str]:
-    """What is wrong with a rendering; `variables` are those that the renderer was made with."""
-    return list(judge(Case(renderer, messages, tools, variables=variables)).faults)
-
-
 def _added_stops(text: str, expected: str, final_stop: str) -> list[int] | None:
     """Where in the text `final_stop` was added to what transformers renders; `None` if they differ otherwise."""
     added, at, other = [], 0, 0
@@ -258,8 +250,8 @@ def _added_stops(text: str, expected: str, final_stop: str) -> list[int] | None:
     return added if other == len(expected) else None
 
 
-def _behind(text: str, beginning: str) -> range | None:
-    """Where a text goes on behind this beginning, white space aside; `None` if it begins otherwise."""
+def _after(text: str, beginning: str) -> range | None:
+    """Where a text goes on after this beginning, white space aside; `None` if it begins otherwise."""
     if text.startswith(beginning):
         return range(len(beginning), len(beginning) + 1)
     seen = [at for at, character in enumerate(text) if not character.isspace()]
@@ -272,9 +264,9 @@ def _behind(text: str, beginning: str) -> range | None:
 def _wrong_added_stops(added: Sequence[int], length: int, facts: Sequence[Fact]) -> Iterator[str]:
     for start in added:
         stop = facts[start : start + length]
-        if not all(fact.sampled and fact.control and fact.kind in ("", "STOP") for fact in stop):
+        if not all(fact.sampled and fact.control and fact.kind == "STOP" for fact in stop):
             yield f"the added stop at {start} is {stop[0]}"
-        # An answer of which the template writes nothing has a stop alone, behind another message's text or its header.
+        # An answer of which the template writes nothing has a stop alone, after another message's text or its header.
         answer = [at for at, fact in enumerate(facts) if fact.sampled and fact.msg == stop[0].msg]
         if answer != list(range(answer[0], start + length)):
             yield f"the added stop at {start} does not end the answer {stop[0].msg}"
@@ -335,8 +327,8 @@ class _View:
                 yield f"{found.group()!r} of the caller ({whose}) is a control token at {self._shown(span[0])}"
         for found in self._controls.finditer(self.seen):
             span = range(*found.span())
-            is_told = repr(found.group()) in self.attribution  # as one that may be of a text
-            if found.group() not in self.kept and not is_told and not all(self.facts[at].control for at in span):
+            is_named = repr(found.group()) in self.attribution  # as one that may be of a text
+            if found.group() not in self.kept and not is_named and not all(self.facts[at].control for at in span):
                 yield f"{found.group()!r} of the template stays text at {self._shown(span[0])}"
 
     # ---- what must hold of one that claims to be full
@@ -359,27 +351,27 @@ class _View:
         added = self.text[len(without) :]
         stop = next((token for token in self._endings if added.lstrip().startswith(token)), "")
         for at in range(len(self.text) - len(added.lstrip()) + len(stop), len(self.text)):
-            if self.facts[at].sampled or self.facts[at].kind not in ("", "TEMPLATE"):
+            if self.facts[at].sampled or self.facts[at].kind != "TEMPLATE":
                 yield f"the generation prompt at {self._shown(at)} is {self.facts[at]}"
                 return
 
     def _bodies(self) -> Iterator[str]:
         """Characters of contents, reasoning and calls."""
-        told = set()
+        named = set()
         for at, (source, fact) in enumerate(zip(self.sources, self.facts, strict=True)):
-            if source is None or source in told:
+            if source is None or source in named:
                 continue
             owner, name = source
             if owner == MANY:
                 is_right = not fact.control
             elif self.roles[owner] != "assistant":
-                is_right = fact.msg == owner and fact.content and fact.kind in ("", "CONTEXT")
+                is_right = fact.msg == owner and fact.content and fact.kind == "CONTEXT"
             elif (name == "call" and self.roles[fact.msg] != "assistant") or at < self._least(owner):
                 continue  # a call that a tool result repeats; text that serving supplies (`<think>`)
             else:
-                is_right = fact.msg == owner and fact.content and fact.kind in ("", *self._kinds(owner, name))
+                is_right = fact.msg == owner and fact.content and fact.kind in self._kinds(owner, name)
             if not is_right:
-                told.add(source)
+                named.add(source)
                 yield f"{name} of {owner} at {self._shown(at)} is {fact}"
 
     def _kinds(self, owner: int, name: str) -> tuple[str, ...]:
@@ -428,7 +420,7 @@ class _View:
         if not ends_in and follows and index in self.owners[start:stop] and stop not in self.stops_at:
             yield f"the stop of message {index}, {follows!r}, is not sampled"
         kinds = [self.facts[at].kind for at in sampled]
-        if ends_in and kinds[-1] not in ("", "STOP"):
+        if ends_in and kinds[-1] != "STOP":
             yield f"the stop of message {index}, {ends_in!r}, is {kinds[-1]}"
         if "STOP" in kinds and set(kinds[kinds.index("STOP") :]) != {"STOP"}:
             yield f"a stop of message {index} is not at its end"
@@ -439,15 +431,15 @@ class _View:
         return 0 if served is None else served.start
 
     def _served(self, index: int) -> range | None:
-        """Where an answer may begin: behind the text that is served, or behind white space there if that differs.
+        """Where an answer may begin: after the text that is served, or after white space there if that differs.
 
         `None` where the rendering does not begin with the served text.
         """
         if index not in self._starts:
             before = self.case.given[:index]
             served = self.case.plainly(before, prompt=True)
-            begun = None if served is None else _behind(self.text, served)
-            # An answer that comes first, where a loop over no messages writes no prompt, and one behind an answer that
+            begun = None if served is None else _after(self.text, served)
+            # An answer that comes first, where a loop over no messages writes no prompt, and one after an answer that
             # the template lets continue: no server starts a turn there, and its header is not the model's.
             if begun is not None and (index == 0 or self.roles[index - 1] == "assistant"):
                 added = (served or "").removeprefix(self.case.plainly(before, prompt=False) or "")
