@@ -203,7 +203,7 @@ def _read(files: list[Path], options: TokenOptions) -> Iterator[Ids]:
 
 
 def documents_of(tokens: npt.NDArray[Any], eos_id: int, file: Path) -> Iterator[Ids]:
-    """The documents of a stream; what follows the last end-of-text token is a document, too.
+    """The documents of a stream; what follows the last end-of-text token is also a document.
 
     ::
 

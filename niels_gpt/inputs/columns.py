@@ -143,7 +143,7 @@ def _are_numbers(values: Any, *, integers: bool) -> bool:
     if isinstance(values, np.ndarray):
         # Numpy's kinds: i and u are integers, b is bool, f is float.
         return values.ndim == 1 and values.dtype.kind in ("iub" if integers else "iubf")
-    # One `set` over the types is faster than a check of each value. numpy would accept texts such as "7", too.
+    # One `set` over the types is faster than a check of each value. numpy would also accept texts such as "7".
     allowed = {int, bool} if integers else {int, bool, float}
     if not isinstance(values, list | tuple) or not set(map(type, values)) <= allowed:
         return False
@@ -186,7 +186,7 @@ def token_rows(columns: Mapping[str, Column], places: Places) -> tuple[TokenRows
 
     Returns:
         The usable rows; and the others, empty or with columns of different lengths, as misfits, those whose texts are
-        recorded wrongly among them: these are in the rows, too, since ids and masks do not depend on it.
+        recorded wrongly among them: these are also in the rows, since ids and masks do not depend on it.
     """
     none = Column(np.zeros(0, np.int64), np.zeros(len(places.numbers), np.int64))
     ids = columns.get("input_ids", none)

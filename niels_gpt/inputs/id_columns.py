@@ -53,7 +53,7 @@ def _check_columns(path: Path, opened: Opened) -> bool:
     """Whether rows of a file say what is trained, by its first rows.
 
     Raises:
-        InputError: no ids, or a column that would have to be read, too.
+        InputError: no ids, or a column that would also have to be read.
     """
     values = [record.value for record in islice(opened.records(), 100) if isinstance(record, Record)]
     rows: list[Mapping[str, Any]] = [value for value in values if isinstance(value, Mapping)]

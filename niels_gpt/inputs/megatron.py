@@ -45,7 +45,7 @@ def _open(path: Path, options: TokenOptions) -> dict[str, SplitFiles]:
         found = {"train": [index]}
     splits = {}
     for split, files in found.items():
-        has_mask = all_or_none({file: os.path.lexists(_mask_of(file)) for file in files})  # a dead link, too
+        has_mask = all_or_none({file: os.path.lexists(_mask_of(file)) for file in files})  # also a dead link
         indexes = [*files, *(_mask_of(file) for file in files if has_mask)]
         # Some of a .bin may be missing, which is reported when it is read.
         listed = [*indexes, *(file for file in (index.with_suffix(".bin") for index in indexes) if file.is_file())]
@@ -97,8 +97,8 @@ def _read(files: list[Path], masked: bool, progress: Progress) -> Iterator[Ids]:
 def read_index(path: Path) -> tuple[int, Int64s, Int64s]:
     """The dtype code, and start and length of each document in tokens.
 
-    Sequences of lengths 3 2 4 with the document list 0 2 3 are documents of 5 and 4 tokens; 0 2 2 3 has an empty one,
-    too.
+    Sequences of lengths 3 2 4 with the document list 0 2 3 are documents of 5 and 4 tokens; 0 2 2 3 also has an
+    empty one.
 
     Raises:
         InputError: another kind of file, a newer version, or a file that is cut.

@@ -223,7 +223,7 @@ def open_input(
     Args:
         split: of a hub dataset (default train), or of one of ours (default both).
         form: the dialect of conversations; default as the first rows look.
-        progress: told which files are passed over.
+        progress: gets a note of the files that are passed over.
 
     Raises:
         InputError: nothing there, or nothing that is known. UsageError: no such dialect, or an object that is no rows.

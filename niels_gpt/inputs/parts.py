@@ -230,7 +230,7 @@ def _by_mask(columns: Columns, numbers: Int64s, misfits: Sequence[Misfit]) -> li
     # A list of length 0 is a row without this column.
     has_mask = [columns[name].lengths > 0 for name in TRAINED if name in columns]
     masked = np.logical_or.reduce(has_mask) if has_mask else np.zeros(len(numbers), dtype=np.bool_)
-    # A row that is reported already must not be reported as one without a mask, too.
+    # A row that is reported already must not also be reported as one without a mask.
     reported = np.isin(numbers, [misfit.number for misfit in misfits])
     reported |= columns["input_ids"].lengths == 0 if "input_ids" in columns else True
     if masked.all() or not masked.any():

@@ -33,7 +33,7 @@ class TokenOptions:
     Attributes:
         eos_id: the id that ends documents, where the files do not record where documents end.
         dtype: one of `DTYPES`, where the files do not record it.
-        progress: told which files are passed over.
+        progress: gets a note of the files that are passed over.
     """
 
     eos_id: int | None = None

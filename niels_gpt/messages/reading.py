@@ -40,7 +40,7 @@ def normalise(messages: object) -> list[Message]:
         messages: a list of message dicts. It is not changed.
 
     Returns:
-        New dicts, in order; their tool calls and arguments are copies too. `ReadMessages` are returned as they are.
+        New dicts, in order; their tool calls and arguments are also copies. `ReadMessages` are returned as they are.
 
     Raises:
         MessageError: with the index of the message and the field; reasons are in `docs/messages.md`.
@@ -96,7 +96,7 @@ def _plain_copy(message: Any) -> Message | None:
         return None
     copy = message.copy()
     for key, value in message.items():
-        # `isascii` here, too: most texts are ASCII, and calling `is_text` for each would take a third of the time.
+        # Also here `isascii`: most texts are ASCII, and calling `is_text` for each would take a third of the time.
         if type(value) is str:
             if key == "role":
                 if value not in _ROLES:
@@ -154,7 +154,7 @@ def _repaired(message: Any, index: int, notes: Notes | None) -> Message:
             "message_not_an_object", f"message {index} is {shown(message)}; expected an object with role, content"
         )
     notes, where = Notes() if notes is None else notes, f"message {index}: "
-    # Tool arguments and unknown keys, too, which a template may render.
+    # Tool arguments and also unknown keys, which a template may render.
     for key, value in message.items():
         if not (isinstance(value, str) and value.isascii()):  # most values
             check_strings(value, f"{where}{key}")

@@ -83,7 +83,7 @@ def read_tools(tools: Any, notes: Notes) -> Tools | None:
     """The tools of a conversation; `None` if there are none.
 
     Args:
-        tools: a list of declarations, or JSON text of one; each may be JSON text, too. `Tools` are read already, unless
+        tools: a list of declarations, or JSON text of one; each may also be JSON text. `Tools` are read already, unless
             they were changed since.
 
     Raises:

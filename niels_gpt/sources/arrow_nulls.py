@@ -13,7 +13,7 @@ An added null cannot be distinguished from one that was written. The rule is:
   parameter, and its schema says that it may be null;
 * in declarations of tools, nulls are dropped, except a `default` or `const` of a schema that may be null;
 * items of lists stay, because Arrow adds none there; JSON text is not changed, so nulls in arguments or tools that are
-  stored as text stay, too.
+  stored as text also stay.
 
 Calls and tools may have the shape of any interface that `rows` reads, such as Anthropic's or Gemini's.
 """

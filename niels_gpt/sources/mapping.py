@@ -102,7 +102,7 @@ class RowMapping:
             found["default_system"] = self.default_system
         if self.function is not None:
             found["function"] = self.function.describe()
-        # Compared with {}, because an empty text is a system message, too.
+        # Compared with {}, because an empty text is also a system message.
         return {"mapping": {name: value for name, value in found.items() if value != {}}} if self else {}
 
     def renamed(self, row: Row) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class RowMapping:
         columns = dict(self.columns)
         role, content = columns.pop("role", "role"), columns.pop("content", "content")
         found = dict(row)
-        # A column that was renamed must not stay in the row under its old name, or it would become metadata too.
+        # A column that was renamed must not stay in the row under its old name, or it would also become metadata.
         for path in columns.values():
             found = _without(found, _steps(path, row))
         found |= {name: _value_at(row, name, path) for name, path in columns.items()}

@@ -107,7 +107,7 @@ def _cut(file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
 
 
 def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:
-    """The slices of a large text, cut between its parts. The parts are read here too, to find their ends."""
+    """The slices of a large text, cut between its parts. The parts are also read here, to find their ends."""
     start = end = before = lines = 0
     size = size_of(file)
     with open_bytes(file) as stream:

@@ -87,11 +87,8 @@ def test_what_a_word_is() -> None:
     [
         ("C++", "C#"),
         ("2 + 2", "2 * 2"),
-        ("x < 1", "x > 1"),
         ("-5", "5"),
         ("10 €", "10 $"),
-        ("a ≠ b", "a = b"),
-        ("~x", "x"),
     ],
 )
 def test_symbols_are_words_for_duplicates(tmp_path: Path, one: str, other: str) -> None:
@@ -147,8 +144,6 @@ def test_contaminated_rows_are_named(tmp_path: Path) -> None:
     [
         {"content": "5", "reasoning_content": "{}"},
         {"content": [{"type": "thinking", "thinking": "{}"}, {"type": "text", "text": "5"}]},
-        {"content": [{"type": "text", "text": "{}"}]},
-        {"content": "{}"},
     ],
 )
 def test_reasoning_counts_wherever_it_is(tmp_path: Path, answer: dict[str, Any]) -> None:

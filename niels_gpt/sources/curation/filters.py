@@ -142,9 +142,9 @@ class RowFilters:
             yield "not_matched", f"no content contains the expression {self.match!r}"
         if self.languages is not None:
             # Without reasoning, which may be in another language than the conversation.
-            said = "\n".join(text for message in messages for text in _contents(message))[:LANGUAGE_CHARACTERS]
-            is_short = sum(map(str.isalpha, said)) < LANGUAGE_LETTERS
-            language = "" if is_short else _identifier().classify(said)[0]
+            text = "\n".join(each for message in messages for each in _contents(message))[:LANGUAGE_CHARACTERS]
+            is_short = sum(map(str.isalpha, text)) < LANGUAGE_LETTERS
+            language = "" if is_short else _identifier().classify(text)[0]
             if language and language not in self.languages:
                 yield "other_language", f"its language is {language}, languages are {', '.join(self.languages)}"
 

@@ -20,7 +20,7 @@ _SPACELESS: Final = re.compile(
     "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _SYMBOLS: Final = "-#$%&*+/<=>@\\^|~"
-_HYPHENS: Final = re.compile(r"-(?<=[^\W_]-)")  # a minus is not right behind a word
+_HYPHENS: Final = re.compile(r"-(?<=[^\W_]-)")  # a minus does not follow a word directly
 # Of ASCII only letters and digits belong to words; the bytes of other characters stay as they are.
 _WORD_BYTES: Final = bytes(byte if byte >= 128 or chr(byte).isalnum() else 0x20 for byte in range(256))
 _WORD_AND_SYMBOL_BYTES: Final = bytes(
@@ -37,7 +37,7 @@ def words_of(text: str, *, symbols: bool = False) -> str:
     """The words of a text with one space between them; texts that Unicode calls equal have equal words.
 
     Args:
-        symbols: whether symbols of mathematics, currencies and programs are words, too: "C++" is "c + +", "C#" "c #".
+        symbols: whether symbols of mathematics, currencies and programs are also words: "C++" is "c + +", "C#" "c #".
     """
     lowered = text.lower()
     if symbols:
@@ -56,7 +56,7 @@ def words_of(text: str, *, symbols: bool = False) -> str:
             kind = unicodedata.category(character)
             if symbols and kind in ("Sm", "Sc"):
                 lowered = lowered.replace(character, f" {character} ")
-            # Marks combine with the character before them, as vowels of Hindi do. U+FE00 to U+FE0F are marks, too, but
+            # Marks combine with the character before them, as vowels of Hindi do. U+FE00 to U+FE0F are also marks, but
             # only choose how an emoji looks.
             elif kind not in ("Mn", "Mc") or "\ufe00" <= character <= "\ufe0f":
                 lowered = lowered.replace(character, " ")

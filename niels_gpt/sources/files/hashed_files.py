@@ -59,7 +59,7 @@ class HashedFiles:
         if new:
             progress.begin("hashing the input", total=sum(map(size_of, new)), unit="bytes")
         for file in new:
-            version = version_of(file)  # before the bytes: a change while they are hashed must be noticed, too
+            version = version_of(file)  # before the bytes: a change while they are hashed must also be noticed
             self._known[file] = _fingerprint(file, progress), version
         return [dict(self._known[file][0]) for file in listed]
 

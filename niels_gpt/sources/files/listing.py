@@ -44,7 +44,7 @@ _HUB = re.compile(
 )
 _HIDDEN, _EMPTY, _LINKED, _DEAD = "hidden", "empty", "a link to a folder", "a link to nothing"
 _CHECKPOINT = re.compile(r"checkpoint-\d+")  # a folder in which a trainer stores its state
-_FOREIGN: Final = ("__MACOSX", "__pycache__", "_temporary")  # folders that other programs leave behind
+_FOREIGN: Final = ("__MACOSX", "__pycache__", "_temporary")  # folders that other programs leave
 # What `save_to_disk`, trainers and our own exports write beside the data; `datasets` stores results of `map` there.
 _SIDE_FILES: Final = ("dataset_info.json", "state.json", "dataset_dict.json", "export.json")
 _MOST_SHOWN: Final = 3  # names of each reason, in a line for people
@@ -237,7 +237,7 @@ def _remote_files(file: RemoteFile, names: Sequence[str], passed: dict[str, str]
             if size_at(fs, path) is not None:  # a name that has a bracket in it
                 return [at_commit]
             matches = repeated(lambda: fs.glob(path, detail=True))
-            listed = {name: info for name, info in matches.items() if info["type"] == "file"}  # directories match, too
+            listed = {name: info for name, info in matches.items() if info["type"] == "file"}  # directories also match
             if not listed:
                 raise InputError(f"{file}: no file fits this pattern; check the URL")
         else:

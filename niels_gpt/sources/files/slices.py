@@ -96,7 +96,7 @@ def slice_files(
     Args:
         cut: returns the slices of a file, or `None` for one that is read whole. Neighbouring whole files share a slice:
             with `slice_bytes` 10, files of 4 8 3 bytes become the slices "files 0 to 2" and "files 2 to 3".
-        whole_below: files of fewer bytes are read whole, too.
+        whole_below: files of fewer bytes are also read whole.
     """
     ends = [0, *accumulate(size_of(file) for file in files)]  # files of 4 8 3 bytes: 0 4 12 15
     total, first = ends[-1] or 1, 0  # `first`: the first file that is in no slice yet

@@ -67,7 +67,7 @@ def to_messages(row: Row, dialect: str, roles: Roles = MappingProxyType({})) -> 
     name = named(row, shape.prompt) or ""
     before = with_roles(prompt_of(row, name), roles)
     if name != "instruction":
-        # Only the completion is trained, but in alpaca's rows the history, too.
+        # Only the completion is trained, but in alpaca's rows also the history.
         before = list(map(_untrained, before))
     answer = named(row, shape.completions[0]) or ""
     return beside(row, before + with_roles(turns_of(row[answer], answer, "assistant"), roles))

@@ -78,7 +78,7 @@ def _anthropic_turn(turn: Row, index: int) -> list[Turn]:
             )
         elif is_answer or kind != "tool_result":
             parts.append({key: value for key, value in block.items() if key != "cache_control"})
-        elif parts:  # results become messages before the user's, so this order would be lost, too
+        elif parts:  # results become messages before the user's, so this order would also be lost
             raise MessageError(
                 "result_after_text", f"{where} is a tool_result after other blocks; expected results first"
             )
@@ -91,8 +91,8 @@ def _anthropic_turn(turn: Row, index: int) -> list[Turn]:
     texts = [part["text"] for part in parts if part.get("type") == "text"]
     # A single text becomes a string, as in most rows: some formats and templates take no lists of parts.
     # `None` where only calls are left: some templates treat a missing content differently from an empty one.
-    said = texts[0] if len(parts) == len(texts) == 1 else parts or None
-    message = {key: value for key, value in turn.items() if key != "content"} | {"content": said}
+    held = texts[0] if len(parts) == len(texts) == 1 else parts or None
+    message = {key: value for key, value in turn.items() if key != "content"} | {"content": held}
     return [*results, message | ({"tool_calls": calls} if calls else {})]
 
 

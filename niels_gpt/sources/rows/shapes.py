@@ -68,7 +68,7 @@ class Shape:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """All columns that are read, but for optional scores, which are metadata, too."""
+        """All columns that are read, but for optional scores, which are also metadata."""
         margin = ("margin",) if len(self.completions) > 1 else ()
         system = ("systemInstruction", "system_instruction") if self.convert is not None else ()
         return frozenset(chain(*self.needs, self.prompt, margin, system, BESIDE))
@@ -125,7 +125,7 @@ def named(row: Row, names: Names) -> str | None:
 
 def candidates(row: Row) -> list[str]:
     """The dialects whose columns a row has; if several share a column, the one that its contents fit."""
-    # Providers name the column "messages", too, so this name alone does not decide.
+    # Providers also name the column "messages", so this name alone does not decide.
     by_contents = looks_like(row.get("messages"), row) or "messages"
     found = [name for name, shape in DIALECTS.items() if shape.is_in(row)]
     return [name for name in found if "messages" not in DIALECTS[name].messages or name == by_contents]
