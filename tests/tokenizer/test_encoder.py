@@ -360,23 +360,6 @@ def test_generate_stops_at_what_its_own_config_names(
     assert official.token_to_id(END) in parts.stop_ids
 
 
-def test_an_object_of_transformers_stops_where_its_directory_says(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    official = tiny.byte_level()
-    folder = tiny.save(official, tmp_path / "model", tokenizer_class="PreTrainedTokenizerFast", eos_token=END)
-    (folder / "generation_config.json").write_text('{"eos_token_id": 3}')
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    parts, _ = read_hf(tokenizer)
-    assert (parts.generate_stops, parts.stop_ids) == ((3,), read_hf(folder)[0].stop_ids)
-    tokenizer.name_or_path = str(tmp_path / "moved")
-    assert (read_hf(tokenizer)[0].generate_stops, read_hf(tokenizer)[0].stop_ids) == (
-        None,
-        (official.token_to_id(END),),
-    )
-    tokenizer.name_or_path = ""  # and not the directory in which the process runs
-    assert read_hf(tokenizer)[0].generate_stops is None
-
-
 @pytest.mark.parametrize("value", ["</s>", -1, True, [1, "2"], {"a": 1}, 1.5])
 def test_an_eos_that_is_no_id_is_refused_with_its_file(value: Any, tmp_path: Path) -> None:
     folder = tiny.save(tiny.byte_level(), tmp_path / "model", eos_token=END)

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from niels_gpt.errors import TokenizerError
+from niels_gpt.errors import StorageError, TokenizerError
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from niels_gpt.tokenizer import load as opening_module
 from niels_gpt.tokenizer.encoder import TokenizerAdapter
@@ -107,3 +107,12 @@ def test_refused(tmp_path: Path) -> None:
     (tmp_path / "no.model").write_bytes(b"no")
     with pytest.raises(TokenizerError, match="not a SentencePiece model"):
         open_encoder(tmp_path / "no.model")
+
+
+def test_paths_that_no_system_takes() -> None:
+    with pytest.raises(StorageError, match="give a shorter path"):
+        open_encoder("x" * 5000)
+    with pytest.raises(TokenizerError, match="found nothing there"):
+        open_encoder("a/\0b")
+    with pytest.raises(TokenizerError, match="Could not determine home directory"):
+        open_encoder("~nobody-of-this-name/x")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from niels_gpt.errors import StorageError, TokenizerError, UsageError
+from niels_gpt.errors import TokenizerError, UsageError
 from niels_gpt.store.checksums import file_record
-from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH, SPECIAL_TOKENS, SentencePieceTokenizer, load_tokenizer
+from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, load_tokenizer
 from tests.tokenizer.foreign import foreign
 
 # Text that is hard for a SentencePiece model: sentinels' spellings, its own marks, controls, many scripts.
@@ -90,11 +90,6 @@ def test_load_takes_a_file_or_its_directory(tokenizer_dir: Path) -> None:
         assert loaded.sha256 == file_record(tokenizer_dir / "spm.model").sha256
 
 
-def test_the_default_path_is_where_training_writes(tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tokenizer_dir.parent)
-    assert load_tokenizer(DEFAULT_TOKENIZER_PATH).vocab_size == 2000
-
-
 @pytest.mark.parametrize(
     ("options", "missing"),
     [
@@ -121,8 +116,3 @@ def test_nothing_there(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(TokenizerError, match=rf"{tmp_path}/{name}.*: no tokenizer here.*niels-gpt tokenizer train"):
         load_tokenizer(tmp_path / name)
-
-
-def test_the_constructor_says_what_the_system_said(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="absent: reading the tokenizer failed: No such file"):
-        SentencePieceTokenizer(tmp_path / "absent")

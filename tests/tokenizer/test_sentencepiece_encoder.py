@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from niels_gpt.tokenizer import SPECIAL_TOKENS, SentencePieceTokenizer, load_tok
 from niels_gpt.tokenizer.load import open_encoder
 from niels_gpt.tokenizer.pieces import PieceEncoder
 from niels_gpt.tokenizer.sentencepiece import SentencePieceEncoder
-from niels_gpt.tokenizer.sentinels import Ids
 from tests.tokenizer.foreign import foreign
 from tests.tokenizer.pieces import Pieces, check_many, split
 
@@ -100,20 +98,6 @@ def test_ids_and_owners_are_those_of_a_slow_count(made: SentencePieceEncoder, pi
 @given(batch=st.lists(pieces_of, max_size=5))
 def test_many_are_as_one_by_one(made: SentencePieceEncoder, batch: list[Pieces]) -> None:
     check_many(made, batch)
-
-
-def test_all_runs_are_one_call(tokenizer: SentencePieceTokenizer) -> None:
-    calls: list[list[str]] = []
-
-    class Counting(SentencePieceTokenizer):
-        def encode_batch(self, texts: Sequence[str], *, num_threads: int | None = None) -> list[Ids]:
-            calls.append(list(texts))
-            return super().encode_batch(texts, num_threads=num_threads)
-
-    counting = SentencePieceEncoder(Counting(tokenizer.model_path))
-    calls.clear()
-    counting.encode_strings([[USR, "a", EOT, "b"], ["c", "d"]], [[4, 0, 4, 0], [0, 4]])
-    assert calls == [["a", "b", "cd"]]
 
 
 def test_what_it_says_of_itself(made: SentencePieceEncoder, tokenizer: SentencePieceTokenizer) -> None:
