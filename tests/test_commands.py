@@ -22,7 +22,7 @@ import typer
 
 pytest.importorskip("torch")
 
-from niels_gpt.cli import corpora, options
+from niels_gpt.cli import options
 from niels_gpt.cli.main import COMMANDS, function_of
 from niels_gpt.cli.paths import EXISTING_TOKENIZER, in_home
 from niels_gpt.samples import chats_file, notes_dir
@@ -264,11 +264,10 @@ def test_every_option_has_help_and_every_command_an_example() -> None:
 
 def test_lists_that_are_repeated_are_those_of_the_library() -> None:
     """They are repeated in the command line, because importing the library takes long."""
-    from niels_gpt.cache.build_all import NAMES
     from niels_gpt.format.fitting import EPISODE_POLICIES
     from niels_gpt.renderers.loss import Preset
 
-    assert (get_args(Preset), NAMES, EPISODE_POLICIES) == (options.LOSS_PRESETS, corpora.NAMES, options.TOO_LONG)
+    assert (get_args(Preset), EPISODE_POLICIES) == (options.LOSS_PRESETS, options.TOO_LONG)
     for name, command in COMMANDS.items():
         found = function_of(name)
         own = found.info.help if isinstance(found, typer.Typer) else inspect.getdoc(found)

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from niels_gpt import ranges
-from niels_gpt.builds.documents import DocumentEncoder, document_encoder
+from niels_gpt.builds.documents import SEPARATORS, DocumentEncoder, document_encoder
 from niels_gpt.builds.encoder_protocol import CacheTokenizer
 from niels_gpt.builds.executor import UnitExecutor
 from niels_gpt.builds.splits import ValidationSplit
@@ -37,6 +37,7 @@ from niels_gpt.cache.formats import (
 from niels_gpt.cache.meta import read_meta, write_meta
 from niels_gpt.cache.tokenizer_copy import TokenizerCopy
 from niels_gpt.errors import InputError, Mismatch, NielsError, UsageError, storage_errors
+from niels_gpt.options import Option
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.renderers.registry import create_renderer
 from niels_gpt.seeds import DEFAULT_SEED
@@ -68,30 +69,49 @@ class Settings:
     Attributes:
         tokenizer: of texts and conversations: a path, a name on the hub, or an object. Conversations are rendered in
             its own format; with a SentencePiece model, in the format of the four sentinels.
-        separator: between the documents of texts, see `build_pretrain_cache`.
-        token_dtype: "uint16" or "uint32"; `None` means the smaller that holds the vocabulary.
         datasets: other data sets on the hub, by the name of the source.
         only, skip: names of the sources to build, or not to build.
     """
 
-    cache_dir: Path = Path("cache")
-    seed: int = DEFAULT_SEED
+    cache_dir: Annotated[Path, Option("The directory of all caches.", "DIR")] = Path("cache")
+    seed: Annotated[int, Option("Seed of all random choices.", limits=ranges.SEED)] = DEFAULT_SEED
     tokenizer: Any = Path(DEFAULT_TOKENIZER_PATH)
-    separator: str | None = None
-    roam_dir: Path = Path("data/roam")
+    separator: Annotated[
+        str | None,
+        Option(
+            "Which of the tokenizer's own tokens separate texts: NAMES.  [default: eos if the tokenizer has one; a "
+            "spm.model's is its end-of-turn]",
+            "WHICH",
+            names=SEPARATORS,
+        ),
+    ] = None
+    roam_dir: Annotated[Path, Option("A folder of markdown notes.", "DIR")] = Path("data/roam")
     datasets: dict[str, HubDataset] = field(default_factory=dict)
-    max_train_tokens: int = MAX_TRAIN_TOKENS
-    max_val_tokens: int = MAX_VAL_TOKENS
-    shuffle_buffer: int = SHUFFLE_BUFFER
-    shard_bytes: int = DEFAULT_SHARD_BYTES
-    val_frac: float = DEFAULT_VAL_FRAC
-    token_dtype: str | None = None
-    english_only: bool = True
-    max_messages: int | None = None
+    max_train_tokens: Annotated[int, Option("The most tokens of train.", limits=ranges.MAX_TRAIN_TOKENS)] = (
+        MAX_TRAIN_TOKENS
+    )
+    max_val_tokens: Annotated[int, Option("The most tokens of val.", limits=ranges.MAX_VAL_TOKENS)] = MAX_VAL_TOKENS
+    shuffle_buffer: Annotated[
+        int, Option("FineWeb-Edu's shuffle buffer, in documents.", limits=ranges.SHUFFLE_BUFFER)
+    ] = SHUFFLE_BUFFER
+    shard_bytes: Annotated[
+        int, Option("The most bytes of ids in one file.", "BYTES", limits=ranges.CACHE_SHARD_BYTES)
+    ] = DEFAULT_SHARD_BYTES
+    val_frac: Annotated[float, Option("Share for validation where a corpus has no split.", limits=ranges.VAL_FRAC)] = (
+        DEFAULT_VAL_FRAC
+    )
+    token_dtype: Annotated[
+        Literal["uint16", "uint32"] | None,
+        Option("How ids are stored.  [default: the smaller that holds the vocabulary]"),
+    ] = None
+    english_only: Annotated[bool, Option("oasst1: leave out other languages.")] = True
+    max_messages: Annotated[
+        int | None, Option("oasst1: cut threads to so many messages.", limits=ranges.MAX_MESSAGES)
+    ] = None
     max_bad_rows: int | str = 0
-    with_gutenberg: bool = False
+    with_gutenberg: Annotated[bool, Option("Build it instead of a stub.")] = False
     threads: int | None = None
-    overwrite: bool = False
+    overwrite: Annotated[bool, Option("Replace what an earlier run wrote.")] = False
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
 

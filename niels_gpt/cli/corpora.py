@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from niels_gpt import ranges
-from niels_gpt.cache.formats import DEFAULT_SHARD_BYTES, DEFAULT_VAL_FRAC, MAX_TRAIN_TOKENS, MAX_VAL_TOKENS
+from niels_gpt.cache.build_all import NAMES, REPORT_NAME, Outcome, Settings, build_all, parse_dataset
 from niels_gpt.cli.app import App
 from niels_gpt.cli.datasets import print_bad_rows
-from niels_gpt.cli.options import (
-    ExecutorFlags,
-    Json,
-    MaxBadRows,
-    Overwrite,
-    Seed,
-    SeparatorName,
-    TokenDtype,
-    Tokenizer,
-    grouped,
-)
+from niels_gpt.cli.options import ExecutorFlags, Json, MaxBadRows, Tokenizer, grouped
 from niels_gpt.cli.terminal import ShownProgress, out, print_json, print_line, table_of
 from niels_gpt.errors import InputError
 from niels_gpt.options import Option
-from niels_gpt.seeds import DEFAULT_SEED
-from niels_gpt.sources.base import SHUFFLE_BUFFER
 from niels_gpt.store.schema import SPLITS
 from niels_gpt.tokenizer import DEFAULT_TOKENIZER_PATH
 
-if TYPE_CHECKING:
-    from niels_gpt.cache.build_all import Outcome, Settings
-
-# Repeated from sources.registry, because that imports the readers; a test compares them.
-NAMES = ("fineweb_edu", "roam", "wikitext", "gutenberg", "dolly15k", "oasst1")
-ROAM_DIR = Path("data/roam")
+ROAM_DIR = Settings().roam_dir
 
 app = App(name="python -m niels_gpt.cache.cli", help="Build caches of public corpora.", no_args_is_help=True)
 
@@ -47,27 +29,13 @@ def _root() -> None:
     """Build caches of public corpora."""
 
 
-@dataclass(frozen=True)
-class CorporaFlags:
-    """The fields of `cache.build_all.Settings` as options."""
-
-    cache_dir: Annotated[Path, Option("The directory of all caches.", "DIR")] = Path("cache")
-    seed: Seed = DEFAULT_SEED
-    tokenizer: Tokenizer = DEFAULT_TOKENIZER_PATH
-    separator: SeparatorName = None
-    max_train_tokens: Annotated[int, Option("The most tokens of train.", limits=ranges.MAX_TRAIN_TOKENS)] = (
-        MAX_TRAIN_TOKENS
-    )
-    max_val_tokens: Annotated[int, Option("The most tokens of val.", limits=ranges.MAX_VAL_TOKENS)] = MAX_VAL_TOKENS
-    token_dtype: TokenDtype = None
-    shard_bytes: Annotated[
-        int, Option("The most bytes of ids in one file.", "BYTES", limits=ranges.CACHE_SHARD_BYTES)
-    ] = DEFAULT_SHARD_BYTES
-    val_frac: Annotated[float, Option("Share for validation where a corpus has no split.", limits=ranges.VAL_FRAC)] = (
-        DEFAULT_VAL_FRAC
-    )
-    max_bad_rows: MaxBadRows = "0"
-    roam_dir: Annotated[Path, Option("A folder of markdown notes.", "DIR")] = ROAM_DIR
+@app.command("build-all")
+@grouped
+def build_all_command(
+    corpora: Settings,
+    executor: Annotated[ExecutorFlags, "Where it runs"],
+    tokenizer: Tokenizer = DEFAULT_TOKENIZER_PATH,
+    max_bad_rows: MaxBadRows = "0",
     dataset: Annotated[
         list[str] | None,
         Option(
@@ -75,50 +43,11 @@ class CorporaFlags:
             "fineweb_edu, wikitext, gutenberg, dolly15k, oasst1; repeat for more.",
             "NAME=REPO",
         ),
-    ] = None
-    shuffle_buffer: Annotated[
-        int, Option("FineWeb-Edu's shuffle buffer, in documents.", limits=ranges.SHUFFLE_BUFFER)
-    ] = SHUFFLE_BUFFER
-    english_only: Annotated[bool, Option("oasst1: leave out other languages.")] = True
-    max_messages: Annotated[
-        int | None, Option("oasst1: cut threads to so many messages.", limits=ranges.MAX_MESSAGES)
-    ] = None
-    with_gutenberg: Annotated[bool, Option("Build it instead of a stub.")] = False
+    ] = None,
     only: Annotated[
         list[str] | None, Option(f"Build this corpus only; repeat for more: {', '.join(NAMES)}.", "NAME")
-    ] = None
-    skip: Annotated[list[str] | None, Option("Leave this corpus out; repeat for more.", "NAME")] = None
-    overwrite: Overwrite = False
-
-    def settings(self, threads: int | None) -> Settings:
-        """The options as `build_all` takes them.
-
-        Raises:
-            UsageError: a data set without `=`, or of an unknown corpus. InputError: a --roam-dir that does not exist;
-                if the default one is missing, the other corpora are still built.
-        """
-        # Before anything is built: FineWeb-Edu comes first and takes hours, and only then are the notes looked for.
-        # Only where it is named: the default folder is one that most users do not have.
-        wanted = "roam" not in (self.skip or ()) and (not self.only or "roam" in self.only)
-        if wanted and self.roam_dir != ROAM_DIR and not self.roam_dir.exists():
-            raise InputError(
-                f"{self.roam_dir}: no such directory; name your folder of notes with --roam-dir, or leave it out: "
-                "--skip roam"
-            )
-        from niels_gpt.cache.build_all import Settings, parse_dataset
-
-        values = dict(vars(self))
-        # Left as a path where there is one: a spm.model is copied from there. Anything else is a hub name.
-        values["tokenizer"] = Path(self.tokenizer) if Path(self.tokenizer).exists() else self.tokenizer
-        values["datasets"] = dict(parse_dataset(text) for text in values.pop("dataset") or ())
-        return Settings(**values | {"only": tuple(self.only or ()), "skip": tuple(self.skip or ()), "threads": threads})
-
-
-@app.command("build-all")
-@grouped
-def build_all_command(
-    corpora: CorporaFlags,
-    executor: Annotated[ExecutorFlags, "Where it runs"],
+    ] = None,
+    skip: Annotated[list[str] | None, Option("Leave this corpus out; repeat for more.", "NAME")] = None,
     as_json: Json = False,
 ) -> None:
     """Build caches of public corpora: fineweb-edu, roam, wikitext, dolly15k, oasst1. Run it again to continue.
@@ -127,9 +56,24 @@ def build_all_command(
 
     Example: python -m niels_gpt.cache.cli build-all --cache-dir cache --seed 42
     """
-    settings = corpora.settings(executor.threads)
-    from niels_gpt.cache.build_all import REPORT_NAME, build_all
-
+    wanted = "roam" not in (skip or ()) and (not only or "roam" in only)
+    # Before anything is built: FineWeb-Edu comes first and takes hours, and only then are the notes looked for.
+    # Only where it is named: the default folder is one that most users do not have; the others are then built.
+    if wanted and corpora.roam_dir != ROAM_DIR and not corpora.roam_dir.exists():
+        raise InputError(
+            f"{corpora.roam_dir}: no such directory; name your folder of notes with --roam-dir, or leave it out: "
+            "--skip roam"
+        )
+    settings = replace(
+        corpora,
+        # A spm.model is copied from where it is. Anything else is a hub name.
+        tokenizer=Path(tokenizer) if Path(tokenizer).exists() else tokenizer,
+        max_bad_rows=max_bad_rows,
+        datasets=dict(parse_dataset(text) for text in dataset or ()),
+        only=tuple(only or ()),
+        skip=tuple(skip or ()),
+        threads=executor.threads,
+    )
     runner = executor.open()
     with ShownProgress() as progress:
         # One corpus that fails does not stop the others; the exit code says so at the end.

@@ -260,5 +260,5 @@ def check_full(attribution: str, *, allow_partial: bool) -> None:
         named = "name the stop (--renderer-option final_stop=TOKEN), " if " stop" in attribution else ""
         raise MessageError(
             "partial_attribution",
-            f"attribution is {attribution!r}: {named}use a family (--renderer), or allow it (--allow-partial)",
+            f"attribution is {attribution!r}: {named}a family (--renderer), or allow_partial=True (--allow-partial)",
         )
