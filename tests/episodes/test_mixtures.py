@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from niels_gpt.episodes.episode_loader import GPTEpisodeDataLoader
-from niels_gpt.episodes.order.mixture import by_temperature
 from niels_gpt.episodes.order.sampling import Sampling
 from niels_gpt.errors import UsageError
 from tests.episodes.made import numbers, open_loader, types_for, write_dataset
@@ -128,16 +125,3 @@ def test_proportions_that_cannot_be(datasets: list[Path]) -> None:
         open_loader([str(datasets[0]), f"{datasets[0]}/"])
     with pytest.raises(UsageError, match="expected one of them"):
         open_loader({str(datasets[0]): 1.0}, **BY_TYPE)
-
-
-SIZES = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(1, 10**12), min_size=1, max_size=5)
-
-
-@given(sizes=SIZES, temperature=st.floats(0.5, 50))
-def test_temperature_flattens(sizes: dict[str, int], temperature: float) -> None:
-    weights = by_temperature(sizes, temperature)
-    largest = max(sizes, key=lambda name: sizes[name])
-    for name, size in sizes.items():
-        assert math.isclose(
-            weights[name] / weights[largest], (size / sizes[largest]) ** (1 / temperature), rel_tol=1e-9
-        )

@@ -127,19 +127,6 @@ def test_the_front_door_opens_windows(cache: Path) -> None:
     assert torch.equal(mask, batches[0].mask)
 
 
-def test_a_resumed_run_on_other_ranks_reads_on(cache: Path) -> None:
-    whole = loader(cache)
-    first = [whole.next_batch() for _ in range(7)]
-    rest = rows_of(whole.next_batch() for _ in range(8))
-    ranks = [loader(cache, config={"batch_size": 1}, rank=rank, world_size=2) for rank in range(2)]
-    for rank in ranks:
-        rank.load_state_dict(first[-1].state)
-    pairs = [[rank.next_batch() for rank in ranks] for _ in range(8)]
-    assert rows_of(batch for pair in pairs for batch in pair) == rest
-    with pytest.raises(Mismatch):
-        loader(cache, config={"block_size": T + 1}).load_state_dict(first[-1].state)
-
-
 def test_caches_are_mixed_in_proportions(cache: Path, tmp_path: Path) -> None:
     pretrain_cache(tmp_path / "code", 20, shard_bytes=80)
     opened = loader(
