@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -28,7 +29,7 @@ from niels_gpt.unique_keys import UNIQUE_KEYS
 FIRST_ROWS = 100
 _BATCH_ROWS = 1024  # Python objects at once, which take several times the memory of Arrow's
 _ARROW_MAGIC = b"ARROW1"  # the first bytes of Arrow's file format; its stream format has none
-_BETWEEN = (" ", "\t", "\r", "\n", ",")  # the values of an array
+_BETWEEN = re.compile(r"[ \t\r\n,]*")  # the values of an array
 
 
 def read_records(path: AnyFile, count: ReadProgress | None = None) -> Iterator[Record | Rejected]:
@@ -78,7 +79,7 @@ def _array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record | Rejec
         text = decode(file.read(), str(path), first_line=1)
     # `format_of` has seen the bracket. Before a value `at` is where it begins, or at the bracket that ends the array.
     at, number = text.index("[") + 1, 0
-    while text[(at := _end_of_space(text, at)) : at + 1] != "]":
+    while (between := _BETWEEN.match(text, at)) and text[(at := between.end()) : at + 1] != "]":
         found, at = _value(text, at, f"{path} row {number}")
         yield found
         number += 1
@@ -88,12 +89,6 @@ def _array(path: AnyFile, count: ReadProgress | None) -> Iterator[Record | Rejec
             f"{path}: after the array, which ends after {number:,} rows, the file goes on with {rest[:40]!r}; expected "
             "one array. If files were joined, name each of them"
         )
-
-
-def _end_of_space(text: str, at: int) -> int:
-    while text[at : at + 1] in _BETWEEN and at < len(text):
-        at += 1
-    return at
 
 
 def _value(text: str, at: int, where: str) -> tuple[Record | Rejected, int]:

@@ -15,7 +15,7 @@ from niels_gpt.errors import MessageError
 from niels_gpt.media import kind_of_file
 from niels_gpt.messages import Message
 
-_COLUMNS: Final = ("image", "images", "audio", "audios", "video", "videos")
+_COLUMNS: Final = frozenset({"image", "images", "audio", "audios", "video", "videos"})
 _SOURCES: Final = ("image", "image_url", "url", "path", "base64", "bytes", "data", "source")  # of a part with an image
 
 
@@ -28,9 +28,9 @@ def refuse_media_columns(row: Mapping[str, Any], messages: Iterable[Message]) ->
     Raises:
         MessageError: `unsupported_media` for audio and video; `images_in_column` for images that no message names.
     """
-    held = {name: _files_in(row[name], name) for name in _COLUMNS if row.get(name)}
-    if not any(held.values()):  # nearly all rows; called for each of them
+    if _COLUMNS.isdisjoint(row):  # nearly all rows; called for each of them
         return
+    held = {name: _files_in(row[name], name) for name in sorted(_COLUMNS) if row.get(name)}
     parts = [part for message in messages if not isinstance(message["content"], str) for part in message["content"]]
     named = sum("image" in part.get("type", "image") and any(map(part.get, _SOURCES)) for part in parts)
     for name, files in held.items():
