@@ -295,7 +295,7 @@ _LARGE = re.compile(  # libraries that take longer to import than the tests of a
 )
 # Modules whose tests train, count memory or compare long orders: seconds each, for `make test`.
 _LONG = re.compile(
-    r"(episodes/test_(elastic|reference|packed)|explorer/test_show|doctor/test_(comparing|robust|documents|planted)|"
+    r"(episodes/test_(elastic|reference|packed)|doctor/test_(comparing|robust|documents|planted)|"
     r"export/test_libraries|museum/\w+|test_learns_to_stop|test_documentation|"
     r"test_notebooks|test_attention|\w*memory)\.py$"
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 import pickle
 import pty
@@ -17,13 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import niels_gpt as ng
+from niels_gpt.display.example import Example
 from niels_gpt.display.html import notebook_html
-from niels_gpt.display.rows import CONTEXT, TokenRow, TokenSpelling, weighted_row, whole
+from niels_gpt.display.rows import CONTEXT, PADDING, TRAINED, TokenRow, TokenSpelling, weighted_row, whole
+from niels_gpt.display.table import example_text
 from niels_gpt.display.terminal import terminal_text
 from niels_gpt.doctor.report import Evidence, Finding, Report, WindowToken
 from niels_gpt.episodes import GPTEpisodeDataLoader
 from niels_gpt.episodes.batch import Batch
 from niels_gpt.errors import UsageError
+from niels_gpt.samples import chats_file
+from tests.conftest import run_cli
 from tests.episodes.made import write_split
 from tests.renderers.small import family
 
@@ -122,7 +127,9 @@ def test_long_html_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "text 3<" not in page
 
 
-def test_stored_rows_and_datasets_show_their_first_tokens(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stored_rows_and_datasets_show_their_first_tokens(
+    dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = ng.open(dataset)
     split = opened.splits["train"]
     row = split.row(0)
@@ -135,16 +142,10 @@ def test_stored_rows_and_datasets_show_their_first_tokens(dataset: Path, capsys:
     assert [int(span[2]) for span in SPAN.findall(opened._repr_html_())] == [*IDS[0], *IDS[1]]
     opened.show(word, rows=3)
     assert "\x1b[1;30;42m<w32>" in capsys.readouterr().out
-    assert [row.ids.tolist() for row in split.first_rows(9)] == IDS
     assert [row.ids.tolist() for row in pickle.loads(pickle.dumps(opened)).splits["train"]] == IDS
-
-
-def test_stored_rows_show_text_where_the_dataset_has_its_tokenizer(
-    dataset: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Where the dataset has its tokenizer, as text.
     monkeypatch.setattr("niels_gpt.datasets.token_text_of", lambda *_: word)
-    for row in (ng.open(dataset).splits["train"].row(1), *list(ng.open(dataset).splits["train"])[1:2]):
-        assert "<w20>" in html.unescape(row._repr_html_())
+    assert "<w20>" in html.unescape(ng.open(dataset).splits["train"].row(1)._repr_html_())
 
 
 def test_a_finding_shows_its_evidence_in_colour(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,17 +178,59 @@ def test_a_renderer_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None
     assert {span[0] for span in SPAN.findall(page)} >= {"trained", "context", "scaffold"}
 
 
-def test_characters_of_several_tokens() -> None:
-    """Joined where the tokens follow each other, bytes where a token stands alone; no text is lost on the way."""
+def test_characters_of_several_tokens_are_joined() -> None:
+    """Where the tokens follow each other; bytes where a token stands alone; no text is lost on the way."""
     spelling = TokenSpelling(lambda ids: [[b" \xc3", b"\xa9", b"\xff", b"\x1b"][token] for token in ids])
     row = TokenRow(np.array([0, 1, 0, 2, 3]), np.full(5, CONTEXT), lambda at: "")
     assert terminal_text([row], spelling).split("\n\n")[1] == " é \\xc3\\xff\\u001b\n"
-    assert [text for *_, text in SPAN.findall(notebook_html("", [row], spelling))] == [
-        " \\xc3",
-        "\\xa9",
-        " \\xc3",
-        "\\xff",
-        "\\u001b",
-    ]
-    assert spelling(0) == " \\xc3"
+    apart = [" \\xc3", "\\xa9", " \\xc3", "\\xff", "\\u001b"]
+    assert [text for *_, text in SPAN.findall(notebook_html("", [row], spelling))] == apart
     assert whole(spelling.raw(0) + spelling.raw(1)) == " é"
+
+
+# ---- one example: `niels-gpt show` and `render`
+
+WORDS = ["", " one", "two\n", "日本", " ", "\x1b[2J"]
+
+
+def example(n: int, padding: int = 0) -> Example:
+    """A stored row of `n` inputs."""
+    ids = np.arange(n + 1) % len(WORDS)
+    colours = np.where(np.arange(n + 1) % 7 < 3, TRAINED, CONTEXT)
+    colours[n - padding + (padding == 0) :] = PADDING
+    return Example("title", ids, colours, WORDS.__getitem__)
+
+
+@pytest.mark.parametrize("padding", [0, 5])
+def test_a_long_example_is_printed_whole(padding: int) -> None:
+    n = 30_000
+    shown = example_text(example(n, padding), colour=False)
+    text = "".join(WORDS[at % len(WORDS)] for at in range(n - padding)).replace("\n", "⏎\n").replace("\x1b", "\\u001b")
+    assert text in shown
+    rows = [line.split()[0] for line in shown.partition("kind    ")[2].splitlines()[1:]]
+    assert rows == [*map(str, range(n - max(0, padding - 2))), *(["⋮"] if padding > 2 else [])]
+
+
+def test_an_example_has_the_target_of_each_position() -> None:
+    row = Example("t", np.array([1, 3, 4]), np.array([CONTEXT, TRAINED, CONTEXT]), WORDS.__getitem__)
+    lines = [line.split() for line in example_text(row, colour=False).splitlines()[-2:]]
+    assert lines == [["0", "1", "·one", "context", "3", "日本", "●"], ["1", "3", "日本", "trained", "-100", "·", "·"]]
+    told = json.loads(row.to_json())
+    expected = {"position": 0, "id": 1, "text": " one", "kind": "context", "target": 3, "target_text": "日本"}
+    expected |= {"target_trained": True, "segment": 0, "role": None, "sampled": None, "body": None}
+    assert (told["title"], len(told["tokens"]), told["tokens"][0]) == ("t", 2, expected)
+
+
+def test_show_prints_nothing_beside_the_row(tokenizer_dir: Path, tmp_path: Path) -> None:
+    built = tmp_path / "built"
+    done = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--out", built)
+    assert done.returncode == 0, done.stderr
+    shown = run_cli("show", built, "3", "--tokenizer", tokenizer_dir)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "<eot>\n<usr>" in shown.stdout
+
+
+def test_render_names_a_missing_file_before_it_loads_a_tokenizer(tmp_path: Path) -> None:
+    """Loading one takes seconds, and a hub that cannot be reached more."""
+    done = run_cli("render", tmp_path / "nowhere.jsonl", "--tokenizer", "nobody/no-tokenizer")
+    assert (done.returncode, "nowhere.jsonl: no such file" in done.stderr) == (3, True)

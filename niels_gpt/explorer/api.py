@@ -27,7 +27,6 @@ from niels_gpt.version import __version__
 
 PAGE_ROWS = 200
 SERVED_ROWS = 20  # of a chat file, which the drift view compares with a server
-_MOST_SAMPLES = 4  # each has a thread
 
 
 class Explorer:
@@ -56,9 +55,7 @@ class Explorer:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Stop the background threads and close files."""
-        for stats in self._stats.values():
-            stats.stop()
+        """Close files."""
         if self.dataset is not None:
             self.dataset.close()
 
@@ -67,7 +64,7 @@ class Explorer:
         dataset = self.dataset
         return {
             "version": __version__,
-            "renderers": [asdict(listed) for listed in self.renderers.listed()],
+            "renderers": self.renderers.listed(),
             "tokenizers": list(self.renderers.tokenizers),
             "first": asdict(self.renderers.first),
             "modes": [{"name": mode.name, "title": mode.title, "meaning": mode.meaning} for mode in MODES],
@@ -160,18 +157,14 @@ class Explorer:
         return dataset.image(row, message, part, completion)
 
     def stats(self, split: str = "", choice: RendererChoice | None = None) -> dict[str, Any]:
-        """The histograms of the rows sampled so far; the first request starts the sampling."""
-        # The page asks again every second; the sampling goes on between requests.
+        """The histograms of the rows sampled so far; the page asks again until the sample is complete."""
         (dataset, split), choice = self._opened(split), choice or self.renderers.first
         with self._lock:
             if (split, choice) not in self._stats:
-                while len(self._stats) >= _MOST_SAMPLES:
-                    # The oldest sample makes room; each holds a thread.
-                    self._stats.pop(next(iter(self._stats))).stop()
                 characters = isinstance(dataset, ChatRows) and not choice.tokenizer
                 unit = "characters" if characters else "tokens"
                 self._stats[split, choice] = SampleStats(dataset, split, choice, unit)
-            return self._stats[split, choice].now()
+            return self._stats[split, choice].enlarged()
 
     def training(
         self, fit: Fit, split: str = "", start: int = 0, limit: int = 40, row: int | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from niels_gpt.errors import MessageError, NielsError, UsageError
 from niels_gpt.explorer.dataset import ALL_ROWS, About, Dataset, Filter, RowDetail, RowSummary
 from niels_gpt.explorer.line_index import LineIndex
-from niels_gpt.explorer.renderer_list import MOST_CHARACTERS, RendererChoice, RendererList, characters
+from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.token_columns import MODES, LossMode, TokenTable
 from niels_gpt.inputs.opened import Opened
 from niels_gpt.messages import Conversation, Message, reasoning_of
@@ -85,7 +85,8 @@ class ChatRows(Dataset):
         chat = self._read(row)
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.
-            passes = wanted == ALL_ROWS or (wanted.has == {"unusable"} and wanted.matches(chat.why))
+            all_of_a_kind = replace(wanted, rows=None) == ALL_ROWS
+            passes = all_of_a_kind or (wanted.has == {"unusable"} and wanted.matches(chat.why))
             return RowSummary(row, chat.where, "", 0, problem=chat.why) if passes else None
         if isinstance(chat, Preference):
             # All its completions, one after another.
@@ -174,12 +175,11 @@ class ChatRows(Dataset):
         usual = next(mode for mode in MODES if mode.name == "end_of_turn")
         found = []
         for chat in map(self.conversation, rows):
-            # A row that the page refuses for its length would stop the sample for seconds.
-            if isinstance(chat, Rejected) or characters(chat.messages, chat.tools) > MOST_CHARACTERS:
+            if isinstance(chat, Rejected):
                 continue
             try:
                 table = self._table(chat, choice, [usual])
-            except MessageError:  # left out, as the caller expects of rows that cannot be used
+            except (MessageError, UsageError):  # refused, or too long for the page
                 continue
             total = table.counts["total"]
             found.append((total, table.modes[0].count / max(1, total)))

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 STATIC = Path(__file__).parent / "static"
-ENTRY = "exported"
-_IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
+MODULES = ("dom", "token_table", "tokens", "summary", "panel", "exported")
+_IMPORT = re.compile(r'^import \{[^}]*\} from "\./\w+\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?function |const |class )", re.MULTILINE)
 
 
@@ -28,7 +28,7 @@ def exported(title: str, view: Mapping[str, Any]) -> str:
     Args:
         view: what `exported.js` draws: the kind of view, its token tables, mode and drift.
     """
-    script, style = bundled(ENTRY), (STATIC / "style.css").read_text()
+    script, style = bundled(), (STATIC / "style.css").read_text()
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
@@ -44,28 +44,14 @@ def exported(title: str, view: Mapping[str, Any]) -> str:
     )
 
 
-def bundled(entry: str) -> str:
-    """A module and all that it imports as one script; each module once, after those that it imports.
+def bundled() -> str:
+    """The modules of an exported view as one script, each after those that it imports.
 
-    This works because the page's modules only import by name (`import { a } from "./b.js";`) and no two of them define
-    the same name at their top level.
+    This works because they only import by name (`import { a } from "./b.js";`) and no two of them define the same name
+    at their top level.
     """
-    done: dict[str, str] = {}
-
-    def visit(name: str) -> None:
-        if name in done:
-            return
-        source = (STATIC / f"{name}.js").read_text()
-        # Marked before its imports are visited, so that a circle of imports ends.
-        done[name] = ""
-        for wanted in _IMPORT.findall(source):
-            visit(wanted)
-        # Put back at the end: a dict keeps the order of insertion, and a module must follow what it imports.
-        del done[name]
-        done[name] = _EXPORT.sub("", _IMPORT.sub("", source))
-
-    visit(entry)
-    return "\n".join(done.values())
+    sources = [(STATIC / f"{name}.js").read_text() for name in MODULES]
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources)
 
 
 def _hash(text: str) -> str:

@@ -53,16 +53,6 @@ class RendererChoice:
     source: str | None = None
 
 
-@dataclass(frozen=True)
-class ListedRenderer:
-    """An entry of the list: its title, and the choice of renderer and tokenizer that it offers."""
-
-    title: str
-    renderer: str
-    tokenizer: str
-    note: str = ""
-
-
 AUTOMATIC: Final = RendererOptions()
 
 
@@ -124,19 +114,22 @@ class RendererList:
             return RendererChoice("qwen3")
         return RendererChoice(self.automatic[first].renderer if renderer == "auto" else TEMPLATE, first)
 
-    def listed(self) -> list[ListedRenderer]:
-        """The entries: bare text, all families, the tokenizers' own templates, and the template file."""
+    def listed(self) -> list[dict[str, str]]:
+        """The entries, each with its `title` and the `renderer` and `tokenizer` that it offers.
+
+        Bare text, all families, the tokenizers' own templates, and the template file.
+        """
         first = self.first.tokenizer
-        shown = [ListedRenderer("bare text", RAW, first, "contents joined by spaces, as a base model would read them")]
-        shown += [ListedRenderer(name, name, self._family_tokenizers.get(name, "")) for name in FAMILIES]
+        shown = [("bare text", RAW, first)]
+        shown += [(name, name, self._family_tokenizers.get(name, "")) for name in FAMILIES]
         shown += [
-            ListedRenderer(f"template of {name}", TEMPLATE, name)
+            (f"template of {name}", TEMPLATE, name)
             for name, automatic in self.automatic.items()
             if automatic.renderer != "ngpt"  # our own models have none
         ]
         if self._template is not None:
-            shown.append(ListedRenderer(self._template.name, FILE, first, "--template"))
-        return shown
+            shown.append((self._template.name, FILE, first))
+        return [{"title": title, "renderer": renderer, "tokenizer": name} for title, renderer, name in shown]
 
     def encoder(self, name: str) -> PieceEncoder:
         """A tokenizer, loaded at its first use.
@@ -212,24 +205,19 @@ class RendererList:
         return rendered_table(renderer, conversation, tools, modes, prompt=prompt, **labels)
 
 
-def characters(messages: Sequence[Message], tools: Any) -> int:
-    """The length of a conversation in characters, tool declarations included."""
-    # Strings are measured without a copy; only the rest is written as JSON.
-    fields = (value for message in messages for value in message.values())
-    return sum(
-        len(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-        for value in (*fields, tools)
-        if value
-    )
-
-
 def check_size(messages: Sequence[Message], tools: Any) -> None:
     """Refuse a conversation that is too long for a page.
 
     Raises:
-        UsageError: more than `MOST_CHARACTERS`.
+        UsageError: more than `MOST_CHARACTERS`, tool declarations included.
     """
-    size = characters(messages, tools)
+    # Strings are measured without a copy; only the rest is written as JSON.
+    fields = (value for message in messages for value in message.values())
+    size = sum(
+        len(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        for value in (*fields, tools)
+        if value
+    )
     if size > MOST_CHARACTERS:
         raise UsageError(
             f"the conversation has {size:,} characters; the page shows at most {MOST_CHARACTERS:,}. "

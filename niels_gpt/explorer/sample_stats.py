@@ -1,8 +1,8 @@
-"""Histograms of row lengths and loss shares, from a sample that a background thread enlarges."""
+"""Histograms of row lengths and loss shares, from a random sample that every request enlarges."""
 
 from __future__ import annotations
 
-import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,13 @@ from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.seeds import order
 
 SAMPLE_ROWS = 4096
-PORTION = 64  # rows between two looks at whether to stop
+PORTION = 32  # rows that are measured between two looks at the clock
+SECONDS = 0.4  # of one request
 BINS = 40
 
 
 class SampleStats:
-    """A random sample of a split's rows. Rows come in a keyed random order, so every prefix is a random sample too.
+    """A sample of a split's rows. They come in a keyed random order, so every prefix is a random sample as well.
 
     Args:
         unit: of the lengths that `dataset.sizes` returns.
@@ -28,54 +29,45 @@ class SampleStats:
     def __init__(self, dataset: Dataset, split: str, choice: RendererChoice, unit: str) -> None:
         self._dataset, self._split, self._choice, self._unit = dataset, split, choice, unit
         self._found: list[tuple[int, float]] = []
-        self._seen, self._of, self._total, self._problem = 0, 0, 0, ""
-        self._stopped = threading.Event()
-        threading.Thread(target=self._run, name="explorer-stats", daemon=True).start()
+        self._seen, self._drawn, self._total, self._problem = 0, list[int](), 0, ""
 
-    def stop(self) -> None:
-        """End the background thread."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        try:
-            # A chat file's rows are still being found; the sample is drawn from all of them.
-            while self._dataset.about(self._split).share < 1 and not self._stopped.wait(0.1):
-                pass
-            self._total = self._dataset.about(self._split).rows
-            self._of = min(self._total, SAMPLE_ROWS)
-            # A permutation that is computed, not stored: a file may have a billion rows.
-            drawn = order(0, 0, self._total)[np.arange(self._of)] if self._of else np.empty(0, np.int64)
-            for at in range(0, self._of, PORTION):
-                if self._stopped.is_set():
-                    return
-                rows = drawn[at : at + PORTION].tolist()
-                # Rows are measured in portions, and the page shows what is known after each.
-                self._found += self._dataset.sizes(self._split, rows, self._choice)
-                self._seen += len(rows)
-        # The thread ends here; `now` returns what was found, with the reason.
-        except (NielsError, OSError) as error:
-            self._problem = str(error)
-            self._of = self._seen
-
-    def now(self) -> dict[str, Any]:
-        """The sample so far.
+    def enlarged(self) -> dict[str, Any]:
+        """The sample after some more rows.
 
         Returns:
             `rows` of `of` sampled rows were read, of `total` in the split, `outside` of them cannot be used; `problem`,
             why the sampling ended early; `lengths` in `unit` and `shares`, the histograms, `None` without a usable row.
         """
-        # A copy, because the background thread appends while this one reads.
-        found = np.array(self._found[:], np.float64).reshape(-1, 2)
+        try:
+            self._measure()
+        # The page shows what was found, with the reason, and asks no more.
+        except (NielsError, OSError) as error:
+            self._problem, self._drawn = str(error), self._drawn[: self._seen]
+        lengths, shares = np.array(self._found, np.float64).reshape(-1, 2).T
         return {
             "rows": self._seen,
-            "of": self._of,
+            "of": len(self._drawn),
             "total": self._total,
             "unit": self._unit,
-            "lengths": _histogram(found[:, 0], None) if len(found) else None,
-            "shares": _histogram(found[:, 1], (0.0, 1.0)) if len(found) else None,
-            "outside": self._seen - len(found),
+            "lengths": _histogram(lengths, None) if len(lengths) else None,
+            "shares": _histogram(shares, (0.0, 1.0)) if len(shares) else None,
+            "outside": self._seen - len(lengths),
             "problem": self._problem,
         }
+
+    def _measure(self) -> None:
+        about, stop = self._dataset.about(self._split), time.monotonic() + SECONDS
+        # A chat file's rows are still being found; the sample is drawn from all of them.
+        if about.share < 1 or self._problem:
+            return
+        if not self._drawn and about.rows:
+            self._total = about.rows
+            # A permutation that is computed, not stored: a file may have a billion rows.
+            self._drawn = order(0, 0, about.rows)[np.arange(min(about.rows, SAMPLE_ROWS))].tolist()
+        while self._seen < len(self._drawn) and time.monotonic() < stop:
+            rows = self._drawn[self._seen : self._seen + PORTION]
+            self._found += self._dataset.sizes(self._split, rows, self._choice)
+            self._seen += len(rows)
 
 
 def _histogram(values: npt.NDArray[np.float64], limits: tuple[float, float] | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvicorn
@@ -17,11 +17,11 @@ from pydantic import ValidationError, validate_call
 from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from niels_gpt.errors import STORAGE_REMEDIES, MessageError, NielsError, UsageError
 from niels_gpt.explorer.api import Explorer
@@ -45,48 +45,29 @@ _HEADERS = {
 }
 
 
-class OwnMachine:
-    """Middleware that refuses requests of other sites and adds the page's security headers to every response.
+async def own_machine(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Refuse requests of other sites, and add the page's security headers to every response.
 
     A foreign site cannot read responses without CORS, but it may make a name that it controls point at 127.0.0.1 (DNS
     rebinding): the Host header then names it. A request that another page sends carries that page's Origin.
     """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        # Start and end of the server come through here, too.
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        wrong = _foreign(dict(scope["headers"]), scope["method"])
-
-        async def sent(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                # Added when the response starts, so that no route can leave them out.
-                own = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*message["headers"], *own]
-            await send(message)
-
-        if wrong:
-            await JSONResponse({"error": wrong, "kind": "Foreign"}, 403)(scope, receive, sent)
-        else:
-            await self._app(scope, receive, sent)
+    wrong = _foreign(request)
+    response = JSONResponse({"error": wrong, "kind": "Foreign"}, 403) if wrong else await call_next(request)
+    response.headers.update(_HEADERS)
+    return response
 
 
-def _foreign(headers: Mapping[bytes, bytes], method: str) -> str:
+def _foreign(request: Request) -> str:
     """The reason to refuse a request; empty if it comes from the server's own page."""
-    host = headers.get(b"host", b"").decode("latin-1")
+    headers = request.headers
+    host = headers.get("host", "")
     if host.rsplit(":", 1)[0] not in _NAMES:
         return f"the Host header is {host!r}; expected {HOST} or localhost: open the address that the command printed"
     # Browsers send it with requests of other sites, and with every POST.
-    origin = headers.get(b"origin")
-    if origin is not None and origin.decode("latin-1") != f"http://{host}":
+    if headers.get("origin", f"http://{host}") != f"http://{host}":
         return "the request comes from another page; expected this server's own"
     # A form of another site can POST text without a preflight request, but not JSON.
-    if method == "POST" and not headers.get(b"content-type", b"").startswith(b"application/json"):
+    if request.method == "POST" and not headers.get("content-type", "").startswith("application/json"):
         return "POST without JSON; expected content-type: application/json"
     return ""
 
@@ -96,7 +77,7 @@ def create_app(explorer: Explorer) -> Starlette:
     # starlette takes the handler of the first base of an error's class that is listed.
     kinds = (NielsError, HTTPException, ClientDisconnect, OSError, Exception)
     app = Starlette(routes=_routes(explorer), exception_handlers=dict.fromkeys(kinds, _refused))
-    app.add_middleware(OwnMachine)
+    app.add_middleware(BaseHTTPMiddleware, dispatch=own_machine)
     return app
 
 

@@ -122,7 +122,6 @@ class TokenTable:
         facts_known: the attribution of a renderer is known; `False` for stored ids, of which only the mask is.
         note: a remark for the reader; empty if there is none.
         renderer, tokenizer: their names.
-        marks: entries to highlight.
     """
 
     title: str
@@ -137,7 +136,6 @@ class TokenTable:
     note: str = ""
     renderer: str = ""
     tokenizer: str = ""
-    marks: list[int] = field(default_factory=list)
 
 
 def spelled(pieces: Sequence[bytes]) -> tuple[list[str], Bools]:

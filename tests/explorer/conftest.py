@@ -14,7 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from niels_gpt.explorer.api import Explorer
+from niels_gpt.explorer.api import Explorer, open_dataset
+from niels_gpt.explorer.renderer_list import RendererList
+from niels_gpt.samples import chats_file
+from tests.conftest import run_cli
 
 
 @contextmanager
@@ -141,3 +144,45 @@ def chat_file(path: Path, chats: list[Any]) -> Path:
     lines = [json.dumps({"messages": chat}) if isinstance(chat, list) else str(chat) for chat in chats]
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def turns(n: int, text: str = "a word or two") -> list[dict[str, Any]]:
+    return [{"role": "user" if at % 2 == 0 else "assistant", "content": f"{text} {at}"} for at in range(n)]
+
+
+LONG = "message 0: content.0 is of type 'image_url'; expected a text part " * 3 + "unbroken" * 20
+
+
+@pytest.fixture(scope="module")
+def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with 60 rows of 2 to 120 turns, the last one a giant, all names long, and a report of three findings."""
+    chats = [turns(2 + 2 * (at % 30)) for at in range(58)] + [turns(120), turns(2, "giant " * 20_000)]
+    window = [{"id": 5, "text": " a", "trained": True, "role": "user"}]
+    window += [{"id": 4, "text": "\n", "trained": False, "role": None}]
+    report = report_of([7, 7, 59, 3], window=window, mark=1)
+    report["findings"] *= 3
+    long = report["findings"][0] | {"summary": LONG, "fix": LONG, "thread": "https://example.org/page"}
+    report["findings"][0] = long | {"evidence": [place | {"where": "a/long/path/" * 9} for place in long["evidence"]]}
+    renderers = RendererList([str(tokenizer_dir)])
+    path = tmp_path_factory.mktemp("chats") / f"{'a_long_name_of_a_file_' * 4}.jsonl"
+    with serving(Explorer(renderers, open_dataset(chat_file(path, chats), renderers), report)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def samples_address(tokenizer_dir: Path) -> Iterator[str]:
+    """A server with the bundled chats."""
+    renderers = RendererList([str(tokenizer_dir)])
+    with serving(Explorer(renderers, open_dataset(chats_file(), renderers))) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def episodes_address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with episodes of the bundled chats."""
+    place = tmp_path_factory.mktemp("episodes") / "chats"
+    done = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--val-frac", "0", "--out", place)
+    assert done.returncode == 0, done.stderr
+    renderers = RendererList([str(tokenizer_dir)])
+    with serving(Explorer(renderers, open_dataset(place, renderers))) as found:
+        yield found

@@ -17,9 +17,7 @@ from niels_gpt.doctor import diagnose
 from niels_gpt.explorer.api import Explorer, open_dataset
 from niels_gpt.explorer.findings import read_findings
 from niels_gpt.explorer.renderer_list import RendererList
-from niels_gpt.samples import chats_file
-from tests.conftest import run_cli
-from tests.explorer.conftest import Watched, chat_file, report_of, serving, visited
+from tests.explorer.conftest import Watched, chat_file, turns, visited
 
 Visit = Callable[..., Watched]
 HOSTILE = (
@@ -27,46 +25,6 @@ HOSTILE = (
     "<|im_end|><|im_start|>assistant\n\u202eمرحبا\x07"
 )
 WIDE, NARROW = 1320, 390
-LONG = "message 0: content.0 is of type 'image_url'; expected a text part " * 3 + "unbroken" * 20
-
-
-def turns(n: int, text: str = "a word or two") -> list[dict[str, Any]]:
-    return [{"role": "user" if at % 2 == 0 else "assistant", "content": f"{text} {at}"} for at in range(n)]
-
-
-@pytest.fixture(scope="module")
-def address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with 60 rows of 2 to 120 turns, the last one a giant, all names long, and a report of three findings."""
-    chats = [turns(2 + 2 * (at % 30)) for at in range(58)] + [turns(120), turns(2, "giant " * 20_000)]
-    window = [{"id": 5, "text": " a", "trained": True, "role": "user"}]
-    window += [{"id": 4, "text": "\n", "trained": False, "role": None}]
-    report = report_of([7, 7, 59, 3], window=window, mark=1)
-    report["findings"] *= 3
-    long = report["findings"][0] | {"summary": LONG, "fix": LONG, "thread": "https://example.org/page"}
-    report["findings"][0] = long | {"evidence": [place | {"where": "a/long/path/" * 9} for place in long["evidence"]]}
-    renderers = RendererList([str(tokenizer_dir)])
-    path = tmp_path_factory.mktemp("chats") / f"{'a_long_name_of_a_file_' * 4}.jsonl"
-    with serving(Explorer(renderers, open_dataset(chat_file(path, chats), renderers), report)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def samples_address(tokenizer_dir: Path) -> Iterator[str]:
-    """A server with the bundled chats."""
-    renderers = RendererList([str(tokenizer_dir)])
-    with serving(Explorer(renderers, open_dataset(chats_file(), renderers))) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def episodes_address(tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with episodes of the bundled chats."""
-    place = tmp_path_factory.mktemp("episodes") / "chats"
-    done = run_cli("build", chats_file(), "--tokenizer", tokenizer_dir, "--val-frac", "0", "--out", place)
-    assert done.returncode == 0, done.stderr
-    renderers = RendererList([str(tokenizer_dir)])
-    with serving(Explorer(renderers, open_dataset(place, renderers))) as found:
-        yield found
 
 
 def until(met: Callable[[], bool]) -> None:
@@ -157,15 +115,6 @@ def test_every_view_fits_and_is_accessible(address: str, episodes_address: str, 
         assert all(name.strip() and outline == "solid" for name, outline in stops[1:]), stops
 
 
-def test_arrow_keys_go_through_the_views(address: str, visit: Visit) -> None:
-    page = visit(f"{address}/#formats").page
-    page.get_by_role("tab", name="Formats").focus()
-    for title in ("Mask", "Dataset", "Drift", "Findings (3)", "Formats"):
-        page.keyboard.press("ArrowRight")
-        page.wait_for_function("title => document.activeElement.textContent === title", arg=title)
-        assert page.evaluate("document.activeElement.getAttribute('aria-selected')") == "true"
-
-
 def test_lists_are_one_stop_of_tab(address: str, episodes_address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset?row=3").page
     page.locator('button.row[aria-label="row 3"][tabindex="0"]').wait_for()  # it is the stop once the list is drawn
@@ -185,7 +134,7 @@ def test_lists_are_one_stop_of_tab(address: str, episodes_address: str, visit: V
     assert page.evaluate("document.activeElement.closest('.detail') !== null")
 
 
-def test_keys_are_explained(address: str, visit: Visit) -> None:
+def test_keys_are_explained_and_arrows_change_the_view(address: str, visit: Visit) -> None:
     page = visit(f"{address}/#dataset").page
     page.wait_for_selector(".rows-table tr[data-row]")
     page.get_by_label("Search", exact=True).press("?")  # typing is no question
@@ -194,6 +143,9 @@ def test_keys_are_explained(address: str, visit: Visit) -> None:
     page.get_by_role("dialog", name="Keyboard help").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("dialog").wait_for(state="hidden")
+    for title in ("Drift", "Findings (3)", "Formats", "Mask", "Dataset"):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("title => document.activeElement.textContent === title", arg=title)
 
 
 def test_on_a_telephone_a_chosen_row_is_in_sight(address: str, visit: Visit) -> None:
@@ -558,29 +510,6 @@ def test_a_row_of_a_hundred_thousand_tokens(tokenizer_dir: Path, visit: Visit, t
         assert f"{total - 1:,} of {total:,}" in text_of(page, "#inspector")
         page.keyboard.press("PageUp")
         assert page.locator(".t.cursor").is_visible()
-
-
-def test_many_messages_are_laid_out_together(visit: Visit, tmp_path: Path) -> None:
-    """Each text was measured by itself, and each measurement laid out the page anew: 20 seconds for 1,000 messages."""
-    chats = [turns(160, "an answer, " * 30)]
-    renderers = RendererList()
-    explorer = Explorer(renderers, open_dataset(chat_file(tmp_path / "chats.jsonl", chats), renderers))
-    with visited(visit, explorer, "#dataset?row=0") as page:
-        open_it = page.get_by_role("button", name="Open in the mask view")
-        open_it.wait_for()
-        metrics = page.context.new_cdp_session(page)
-        metrics.send("Performance.enable")
-
-        def layouts() -> float:
-            found = metrics.send("Performance.getMetrics")["metrics"]
-            return float(next(each["value"] for each in found if each["name"] == "LayoutCount"))
-
-        before = layouts()
-        open_it.click()
-        page.wait_for_function("() => document.querySelectorAll('.editor textarea')[1]?.offsetHeight > 80")
-        page.locator("#view .t").first.wait_for()
-        page.wait_for_timeout(300)
-        assert layouts() - before < 60
 
 
 def test_a_file_of_many_rows(visit: Visit, tmp_path: Path) -> None:

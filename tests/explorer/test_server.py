@@ -151,15 +151,6 @@ def test_unusable_rows_are_shown_with_their_reason(tmp_path: Path) -> None:
         assert json.loads(detail["source"]), "the row as the file has it, to look at"
 
 
-def test_drift_marks_the_first_difference(bare: Client) -> None:
-    body = {"messages": CHAT, "left": TEXT, "right": {"renderer": "chatml"}}
-    told = bare.ask("/api/drift", body)
-    left, right = told["left"]["texts"], told["right"]["texts"]
-    at = told["drift"]["left"][0][0]
-    assert (told["drift"]["same"], left[:at] == right[:at], "think" in left[at]) == (False, True, True)
-    assert bare.ask("/api/drift", {**body, "right": TEXT})["drift"]["same"]
-
-
 def test_an_exported_file_holds_no_end_tag_of_the_data(bare: Client) -> None:
     hostile = "</script><script>alert(1)</script><!--"
     table = bare.ask("/api/render", {"messages": [{"role": "user", "content": hostile}], "choice": TEXT})

@@ -98,4 +98,4 @@ def test_tokenizers_have_short_names(tmp_path: Path, tokenizer_dir: Path) -> Non
     renderers = RendererList([str(several), str(tokenizer_dir), str(tokenizer_dir)])
     assert list(renderers.tokenizers) == ["a", "b", "tokenizer", "tokenizer (2)"]
     assert renderers.first == RendererChoice("ngpt", "a")
-    assert next(e for e in renderers.listed() if e.renderer == "ngpt").tokenizer == "a"
+    assert next(e for e in renderers.listed() if e["renderer"] == "ngpt")["tokenizer"] == "a"

@@ -288,8 +288,8 @@ export class DatasetView {
       }
       if (own !== this.sampled) return;
       this.showStats(answer);
-      await new Promise((wake) => setTimeout(wake, POLL));
-    } while (own === this.sampled && (answer.of === 0 ? this.about.share < 1 || !answer.problem && answer.total === 0 && this.about.rows > 0 : answer.rows < answer.of));
+      if (!answer.of) await new Promise((wake) => setTimeout(wake, POLL)); // the rows are still being found
+    } while (own === this.sampled && !answer.problem && (answer.rows < answer.of || this.about.share < 1));
   }
 
   showStats(answer) {

@@ -11,7 +11,7 @@ export function unpacked(table) {
     facts.fill(held, at, stop);
     at = stop;
   }
-  return { ...table, n, group, facts, marked: new Set(table.marks ?? []) };
+  return { ...table, n, group, facts, marked: new Set() };
 }
 
 export function trainedIn(view, name) {
