@@ -45,7 +45,7 @@ class TextOnlyEncoder:
         raise TokenizerError("no tokenizer is available, so there are no ids; pass --tokenizer DIR")
 
     # All methods of the protocol that would need ids.
-    encode_pieces = encode_many = encode_strings = token_bytes = decode = _refuse
+    encode_pieces = encode_strings = token_bytes = decode = _refuse
 
 
 def rendered_table(
