@@ -18,9 +18,10 @@ from niels_gpt.options import Option
 from niels_gpt.ranges import LIMIT, MAX_LENGTH, PAD_MULTIPLE, SEED
 from niels_gpt.seeds import order
 from niels_gpt.store.gather import CHUNK_ROWS, Int64s
+from niels_gpt.store.index_sets import Span
 from niels_gpt.store.rows import Rows
 
-LENGTHS_AT_ONCE = 1 << 19  # rows whose lengths are read in one call: 4 MB of int64
+ROWS_AT_ONCE = 1 << 19  # packed rows that are put into order at a time
 
 
 @dataclass(frozen=True)
@@ -151,15 +152,15 @@ def _packed(source: Source, numbers: Int64s | None, how: Arrangement) -> Iterato
     width = how.max_length
     chosen = np.arange(len(source.split)) if numbers is None else numbers
     # Rows that are too long will be cut when they are read.
-    lengths = np.minimum(_lengths(source, chosen), width)
+    lengths = np.minimum(source.split.lengths_of(chosen), width)
     # Planned with the lengths that texts will have when they are padded, or rows would overflow.
     plan = pack(lengths if how.pad_multiple == 1 else padded_inputs(lengths, how.pad_multiple), width)
     # `[:]` computes the whole order as an array, with which the sizes below are indexed.
     sequence = np.arange(plan.rows) if how.shuffle is None else order(how.shuffle, 0, plan.rows)[:]
     # Tokens of each packed row, to read about a million at a time.
     sizes = np.add.reduceat(lengths[plan.items], plan.offsets[:-1]) if plan.rows else np.empty(0, np.int64)
-    for first in range(0, plan.rows, LENGTHS_AT_ONCE):
-        chunk = sequence[first : first + LENGTHS_AT_ONCE]
+    for first in range(0, plan.rows, ROWS_AT_ONCE):
+        chunk = sequence[first : first + ROWS_AT_ONCE]
         for part in portions_of(sizes[chunk]):
             wanted = chunk[part]
             counts = plan.offsets[wanted + 1] - plan.offsets[wanted]
@@ -174,12 +175,6 @@ def _read(source: Source, numbers: Int64s, how: Arrangement) -> Rows:
     return source.held(rows if how.max_length is None else cut(rows, how.max_length, how.too_long))
 
 
-def _lengths(source: Source, numbers: Int64s) -> Int64s:
-    """The lengths of rows: the only arrays of an export that grow with the source, 8 bytes a row."""
-    some = (numbers[at : at + LENGTHS_AT_ONCE] for at in range(0, len(numbers), LENGTHS_AT_ONCE))
-    return np.concatenate([np.empty(0, dtype=np.int64), *map(source.split.lengths_of, some)])
-
-
 def _fitting(source: Source, width: int, policy: str) -> Int64s | None:
     """The numbers of the rows that are not too long, where the policy leaves those out; `None` for all rows.
 
@@ -188,7 +183,7 @@ def _fitting(source: Source, width: int, policy: str) -> Int64s | None:
     """
     if policy not in ("skip", "error"):
         return None
-    lengths = _lengths(source, np.arange(len(source.split)))
+    lengths = source.split.lengths_of(Span(0, len(source.split)))
     # Found before anything is written: an export of hours must not fail at its last row.
     long = lengths > width
     if policy == "error" and long.any():

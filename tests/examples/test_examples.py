@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -142,19 +141,6 @@ def test_rollouts(run: Run, server: Server) -> None:
     )
     sampled = 2 * len(server_reply())
     assert told.endswith(f"tokens, {sampled} sampled\n")
-
-
-def test_rollouts_without_a_server_is_one_line(run: Run) -> None:
-    from tests.renderers.test_template import tokenizer_folder
-
-    with socket.socket() as taken:  # bound and not listening: whoever connects is refused
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
-        with pytest.raises(SystemExit) as left:
-            run("rollouts.py", "--url", url, "--model", "m", "--tokenizer", tokenizer_folder(), "--renderer", "qwen3")
-    assert str(left.value).startswith("error: ")
-    assert "no answer" in str(left.value)
-    assert len(str(left.value).splitlines()) == 1
 
 
 def server_reply() -> list[int]:
