@@ -55,15 +55,8 @@ class Turns:
 
     def select(self, chosen: Bools) -> Turns:
         """The turns where `chosen`, of shape (turns,), is True."""
-        return Turns(
-            self.row[chosen],
-            self.role[chosen],
-            self.start[chosen],
-            self.supplied[chosen],
-            self.body[chosen],
-            self.stop[chosen],
-            self.end[chosen],
-        )
+        columns = (self.row, self.role, self.start, self.supplied, self.body, self.stop, self.end)
+        return Turns(*(column[chosen] for column in columns))
 
     @cached_property
     def assistants(self) -> Turns:

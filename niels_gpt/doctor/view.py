@@ -12,7 +12,7 @@ from niels_gpt.doctor.counters import Counters
 from niels_gpt.doctor.evidence import Evidence, WindowToken
 from niels_gpt.doctor.layouts.headers import WrongHeaders, wrong_headers
 from niels_gpt.doctor.layouts.layout import Layout
-from niels_gpt.doctor.layouts.turns import turns_of
+from niels_gpt.doctor.layouts.turns import next_at, turns_of
 from niels_gpt.doctor.rows import ROLES, Turns, counts_in, covered
 from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 
@@ -114,11 +114,9 @@ class View:
     def white(self) -> Bools:
         """True on tokens that are nothing but white space; shape (tokens + 1,), the last of which is False."""
         layout, ids = self.scope.layout, self.rows.ids
-        white = np.zeros(len(ids) + 1, dtype=np.bool_)
-        if layout is not None:
-            inside = (ids >= 0) & (ids < layout.vocab_size)
-            white[:-1][inside] = layout.white_bytes[ids[inside]] > 0
-        return white
+        if layout is None or not len(ids):
+            return np.zeros(len(ids) + 1, dtype=np.bool_)
+        return np.append(layout.white_at(ids, np.arange(len(ids))) > 0, False)
 
     @cached_property
     def sampled(self) -> Bools:
@@ -147,17 +145,15 @@ class View:
         # Each text of each row may begin with the rest of a turn.
         begins = np.flatnonzero(rows.first_of_document)
         # The first real token of each text, after padding on the left.
-        first = _next(np.flatnonzero(~self.padding), begins, n)
+        first = next_at(np.flatnonzero(~self.padding), begins, n)
         # The next opener, but no further than the next text.
-        last = np.minimum(_next(turns.start, first, n), np.append(begins[1:], n))
+        last = np.minimum(next_at(turns.start, first, n), np.append(begins[1:], n))
         first_id = rows.ids[np.minimum(first, n - 1)]
         # Tokens come before the first opener, and the first of them begins no text.
         suspect = (first < last) & ~np.isin(first_id, list(layout.first_ids))
         # White space before the first opener is no evidence, even if it is trained.
-        in_vocabulary = (rows.ids >= 0) & (rows.ids < layout.vocab_size)
-        text = ~self.padding
-        text[in_vocabulary] &= layout.white_bytes[rows.ids[in_vocabulary]] == 0
-        trained = counts_in(self.trained & text & ~rows.first_of_document, first, np.maximum(first, last)) > 0
+        text = ~self.padding & ~self.white[:-1] & ~rows.first_of_document
+        trained = counts_in(self.trained & text, first, np.maximum(first, last)) > 0
         # In formats without an end of turn, the stop before the first turn is that turn's own opener.
         stops = np.isin(rows.ids, layout.stops) & ~self.padding & layout.has_own_stop
         stopped = counts_in(stops, first, np.maximum(first, last)) > 0
@@ -243,10 +239,3 @@ class View:
         """Report the rows where `wrong`, of shape (rows,), is True."""
         found = np.flatnonzero(wrong)
         self.hit(rule, found, np.full(len(found), -1), note)
-
-
-def _next(positions: Int64s, lower: Int64s, none: int) -> Int64s:
-    """For each entry of `lower` the first of the sorted `positions` at or after it; `none` where there is none."""
-    # Positions 2 5 and lower 0 3 6 give 2 5 none: what is past the last one finds the appended entry.
-    found: Int64s = np.append(positions, none)[np.searchsorted(positions, lower)]
-    return found

@@ -161,68 +161,6 @@ def _calls_with(name: str, arguments: tuple[str, ...], share: int, family: str, 
     return report_on(family, made)
 
 
-TOOL_PLANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("tool-not-offered", "get_wheather", ("city",)),
-    ("tool-arguments-unknown", "get_weather", ("town",)),
-    ("tool-arguments-unknown", "get_weather", ("city", "unit")),
-)
-
-
-def cases() -> list[Case]:
-    made = []
-    for rule, families, plant, also in PLANTS:
-        for family in families:
-            made.append(Case(rule, family, partial(_chats, family, plant), True, also))
-            made.append(Case(rule, family, partial(_chats, family, None), False))
-    for planted in (True, False):
-        made += [
-            *(
-                Case("unwritten", f, partial(_unwritten_reasoning, some, f, planted), planted)
-                for f in WITHOUT_REASONING
-                for some in (False, True)
-            ),
-            *(
-                Case("unwritten", f, partial(_unwritten_name, some, f, planted), planted)
-                for f in WITHOUT_REASONING
-                for some in (False, True)
-            ),
-            *(
-                Case(rule, f, partial(make, share, f, planted), planted)
-                for rule, make in (
-                    ("tool-arguments-null", _through_arrow),
-                    ("tool-schema-null", _nulls_in_tools),
-                )
-                for f in WITH_TOOLS
-                for share in (2, 6)
-                if planted or share == 2
-            ),
-            *(
-                Case("turns-untrained", f, partial(_last_turns, each, f, planted), planted)
-                for f in PLAIN
-                for each in ((1,) if planted else (1, 10))
-            ),
-            *(
-                Case(rule, f, partial(_calls_with, name, arguments, share, f, planted), planted)
-                for rule, name, arguments in (TOOL_PLANTS if planted else TOOL_PLANTS[:2])
-                for f in WITH_TOOLS
-                for share in ((1, 6) if planted else (1,))
-            ),
-            *(Case("history-thinking-stripped", f, partial(_thinking, f, planted), planted, EMPTY) for f in THINKS),
-            *(
-                Case("system-dropped", f, partial(_system, f, planted, DROPS_SYSTEM), planted, ("unwritten",))
-                for f in TOKENIZERS
-            ),
-            *(Case("system-folded", f, partial(_system, f, planted, FOLDS_SYSTEM), planted) for f in TOKENIZERS),
-            *(
-                Case(rule, f, partial(_calls, f, form if planted else good), planted, also)
-                for rule, form, good, also in ARGUMENTS
-                for f in WITH_TOOLS
-            ),
-            *(Case("format-not-understood", f, partial(_odd, f, planted), planted, MANY) for f in TOKENIZERS),
-        ]
-    return made
-
-
 THINKS = ("qwen3", "nemotron-3", "glm-4.5")
 EMPTY = ("empty-think-trained", "open-turns")
 MANY = (*("unwritten", "eot-missing", "mask-all-one", "open-turns", "loss-share", "attribution-partial"),)
@@ -233,27 +171,62 @@ def _thinking(family: str, planted: bool, _: Path) -> Report:
     return report_on(family, as_rows(chats(reasons=True, turns=2 if planted else 1)))
 
 
-def _system(family: str, planted: bool, template: str, _: Path) -> Report:
+def _system(template: str, family: str, planted: bool, _: Path) -> Report:
     made = as_rows([[system(), *messages] for messages in chats()])
     return diagnose(made, renderer=by_template(family, template if planted else CHATML))
 
 
-# Rule, arguments with the bug, arguments without it, what rightly fires too.
-ARGUMENTS: tuple[tuple[str, Callable[[int], Any], Callable[[int], Any], tuple[str, ...]], ...] = (
-    ("tool-arguments-null", lambda n: {"city": f"x{n}", "zip": None}, lambda n: {"city": f"x{n}", "days": None}, ()),
-    (
-        "tool-arguments-double-encoded",
-        lambda n: {"arguments": json.dumps({"city": f"x{n}"})},
-        lambda n: {"city": json.dumps({"name": n})},
-        (),
-    ),
-)
+Arguments = Callable[[int], Any]
 
 
-def _calls(family: str, arguments: Callable[[int], Any], _: Path) -> Report:
-    return report_on(family, tool_chats(arguments))
+def _calls(bad: Arguments, good: Arguments, family: str, planted: bool, _: Path) -> Report:
+    return report_on(family, tool_chats(bad if planted else good))
 
 
 def _odd(family: str, planted: bool, _: Path) -> Report:
     made = [[user("hello"), assistant("the fox")], *chats()]
     return diagnose(as_rows(made), renderer=by_template(family, ODD if planted else CHATML))
+
+
+SOME = ((False,), (True,))
+TWICE = (lambda n: {"arguments": json.dumps({"city": f"x{n}"})}, lambda n: {"city": json.dumps({"name": n})})
+NULLS = (lambda n: {"city": f"x{n}", "zip": None}, lambda n: {"city": f"x{n}", "days": None})
+# Rule, families, what makes the data, its arguments with the bug and without it, what rightly fires too.
+SPECIAL: tuple[tuple[str, tuple[str, ...], Callable[..., Report], Any, Any, tuple[str, ...]], ...] = (
+    ("unwritten", WITHOUT_REASONING, _unwritten_reasoning, SOME, SOME, ()),
+    ("unwritten", WITHOUT_REASONING, _unwritten_name, SOME, SOME, ()),
+    ("tool-arguments-null", WITH_TOOLS, _through_arrow, ((2,), (6,)), ((2,),), ()),
+    ("tool-arguments-null", WITH_TOOLS, _calls, (NULLS,), (NULLS,), ()),
+    ("tool-schema-null", WITH_TOOLS, _nulls_in_tools, ((2,), (6,)), ((2,),), ()),
+    ("tool-arguments-double-encoded", WITH_TOOLS, _calls, (TWICE,), (TWICE,), ()),
+    *(
+        (rule, WITH_TOOLS, _calls_with, ((name, given, 1), (name, given, 6)), ((name, given, 1),), ())
+        for rule, name, given in (
+            ("tool-not-offered", "get_wheather", ("city",)),
+            ("tool-arguments-unknown", "get_weather", ("town",)),
+            ("tool-arguments-unknown", "get_weather", ("city", "unit")),
+        )
+    ),
+    ("turns-untrained", PLAIN, _last_turns, ((1,),), ((1,), (10,)), ()),
+    ("history-thinking-stripped", THINKS, _thinking, ((),), ((),), EMPTY),
+    ("system-dropped", TOKENIZERS, _system, ((DROPS_SYSTEM,),), ((DROPS_SYSTEM,),), ("unwritten",)),
+    ("system-folded", TOKENIZERS, _system, ((FOLDS_SYSTEM,),), ((FOLDS_SYSTEM,),), ()),
+    ("format-not-understood", TOKENIZERS, _odd, ((),), ((),), MANY),
+)
+
+
+def cases() -> list[Case]:
+    made = [
+        Case(rule, family, partial(_chats, family, given), given is not None, also)
+        for rule, families, plant, also in PLANTS
+        for family in families
+        for given in (plant, None)
+    ]
+    made += [
+        Case(rule, family, partial(make, *arguments, family, planted), planted, also)
+        for rule, families, make, planted_with, clean_with, also in SPECIAL
+        for planted, several in ((True, planted_with), (False, clean_with))
+        for family in families
+        for arguments in several
+    ]
+    return made

@@ -118,7 +118,7 @@ def _with_headerless(layout: Layout, rows: TokenRows, found: Openings) -> Openin
     after = stops[stops < n - 1] + 1
     begins = np.union1d(begins[begins < n], after[~rows.first_of_document[after]])
     # Of these, the ones with a stop before any opener, in the same text.
-    stop, opener = _next(stops, begins, n), _next(found.start, begins, n)
+    stop, opener = next_at(stops, begins, n), next_at(found.start, begins, n)
     text_end = np.append(first_of_text, n)[np.searchsorted(first_of_text, begins, side="right")]
     is_answer = (begins < stop) & (stop < opener) & (stop < text_end)
     begins, stop = begins[is_answer], stop[is_answer]
@@ -126,7 +126,7 @@ def _with_headerless(layout: Layout, rows: TokenRows, found: Openings) -> Openin
         # A system message before the answer has no header either: then the answer begins with the first trained token
         # at or after that beginning.
         #     bos  s s  a a  stop  U u  A a  stop      trained  . . . # # # . . . # #      begins at 3
-        first = _next(np.flatnonzero(rows.trained), begins, n)
+        first = next_at(np.flatnonzero(rows.trained), begins, n)
         begins = np.where(first < stop, first, begins)
     # They count as the first of the assistant's openers, with a length of 0.
     of_assistant = next(at for at, (role, _) in enumerate(layout.openers) if role == ASSISTANT)
@@ -173,7 +173,7 @@ def _after_parts(layout: Layout, ids: Int64s, start: Int64s, parts: Sequence[Pro
 
 def _stops(layout: Layout, rows: TokenRows, body: Int64s, end: Int64s) -> Int64s:
     """The position of the token that ends each turn, if it is an assistant's; -1 where there is none."""
-    stop = _next(np.flatnonzero(np.isin(rows.ids, list(layout.closers))), body, len(rows.ids))
+    stop = next_at(np.flatnonzero(np.isin(rows.ids, list(layout.closers))), body, len(rows.ids))
     last = end
     if not layout.has_own_stop:  # the stop is the next opener, at `end`, if that is still in the same row
         last = end + (end < rows.starts[1:][rows.row_of[np.maximum(body - 1, 0)]])
@@ -183,7 +183,7 @@ def _stops(layout: Layout, rows: TokenRows, body: Int64s, end: Int64s) -> Int64s
 # ---- searching in ids
 
 
-def _next(positions: Int64s, at: Int64s, n: int) -> Int64s:
+def next_at(positions: Int64s, at: Int64s, n: int) -> Int64s:
     """The first of some ascending positions at or after each of `at`, or `n`: of 5 9, after 3 6 10 of 12: 5 9 12."""
     return np.append(positions, n)[np.searchsorted(positions, at)]
 

@@ -32,7 +32,7 @@ def check(view: View, layout: Layout, turns: Turns) -> None:
     cut = has_text & (answers.stop < 0)
     if not layout.has_own_stop:
         return
-    last = last_text(view, layout, answers, text_end)
+    last = last_text(view, answers, text_end)
     other = cut & np.isin(rows.ids[last], list(layout.controls - set(layout.stops)))
     at_end = answers.end == rows.starts[answers.row + 1]
     inner = cut & ~other & ~at_end
@@ -75,14 +75,11 @@ def _count_other_ends(
     view.hit("wrong-end-of-turn", answers.row[rest], last[rest], "the turn ends in this token")
 
 
-def last_text(view: View, layout: Layout, answers: Turns, text_end: Int64s) -> Int64s:
+def last_text(view: View, answers: Turns, text_end: Int64s) -> Int64s:
     """The last token of each turn that is not white space."""
     last = np.maximum(text_end - 1, 0)
-    ids = view.rows.ids
     for _ in range(2):  # formats write at most two tokens of white space after an end
-        white = (ids[last] >= 0) & (ids[last] < layout.vocab_size) & (last > answers.body)
-        white[white] = layout.white_bytes[ids[last[white]]]
-        last = last - white
+        last = last - (view.white[last] & (last > answers.body))
     return last
 
 

@@ -147,7 +147,7 @@ def _check_contents(view: View, layout: Layout, turns: Turns) -> None:
     foreign = layout.controls - layout.template_ids - layout.serving_stops - {layout.pad, layout.bos}
     text_end = np.maximum(turns.end - counts_in(view.padding, turns.body, turns.end), turns.body)
     # Without a stop the last token may be a wrong end of turn, which `turn_ends` reports.
-    open_ends = np.where(turns.role == ASSISTANT, turn_ends.last_text(view, layout, turns, text_end), turns.end)
+    open_ends = np.where(turns.role == ASSISTANT, turn_ends.last_text(view, turns, text_end), turns.end)
     ends = np.where((turns.role == ASSISTANT) & (turns.stop >= 0), turns.stop, open_ends)
     body: Bools = covered(turns.body, ends, n)
     wrong = np.isin(ids, list(foreign)) & body & ~view.padding
