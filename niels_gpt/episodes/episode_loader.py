@@ -302,8 +302,8 @@ class GPTEpisodeDataLoader(Loader[Batch]):
             )
         if self._too_long not in ("error", "skip"):
             raise UsageError(
-                f"{names}: episodes with images and too_long={self._too_long!r}, which may cut through an image; use 'error' "
-                "or 'skip'"
+                f"{names}: episodes with images and too_long={self._too_long!r}, which may cut through an image; use "
+                "'error' or 'skip'"
             )
         return splits
 
