@@ -215,10 +215,10 @@ def test_an_example_has_the_target_of_each_position() -> None:
     row = Example("t", np.array([1, 3, 4]), np.array([CONTEXT, TRAINED, CONTEXT]), WORDS.__getitem__)
     lines = [line.split() for line in example_text(row, colour=False).splitlines()[-2:]]
     assert lines == [["0", "1", "·one", "context", "3", "日本", "●"], ["1", "3", "日本", "trained", "-100", "·", "·"]]
-    told = json.loads(row.to_json())
+    answered = json.loads(row.to_json())
     expected = {"position": 0, "id": 1, "text": " one", "kind": "context", "target": 3, "target_text": "日本"}
     expected |= {"target_trained": True, "segment": 0, "role": None, "sampled": None, "body": None}
-    assert (told["title"], len(told["tokens"]), told["tokens"][0]) == ("t", 2, expected)
+    assert (answered["title"], len(answered["tokens"]), answered["tokens"][0]) == ("t", 2, expected)
 
 
 def test_show_prints_nothing_beside_the_row(tokenizer_dir: Path, tmp_path: Path) -> None:

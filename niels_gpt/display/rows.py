@@ -181,7 +181,7 @@ def spelling_of(tokenizer: Any) -> Spelling | None:
         return None
     if hasattr(tokenizer, "token_bytes"):
         return TokenSpelling(tokenizer.token_bytes)
-    # `decode` first: the tokenizers of transformers are callable too, but on text.
+    # `decode` first: the tokenizers of transformers are callable as well, but on text.
     if hasattr(tokenizer, "decode"):
         return lambda token: str(tokenizer.decode([token]))
     if not callable(tokenizer):

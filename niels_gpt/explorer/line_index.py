@@ -134,7 +134,7 @@ class LineIndex:
         at = 0
         self._opened.read.begin(self._opened.files)  # without files the share that is read stays unknown
         for number, record in enumerate(self._opened.records()):
-            # A rejected row is written too, as null, so that row numbers and lines stay the same.
+            # A rejected row is written as null, so that row numbers and lines stay the same.
             value: Any = None
             if isinstance(record, Rejected):
                 self._rejected[number] = record

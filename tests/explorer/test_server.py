@@ -132,11 +132,11 @@ def test_rows_are_listed_and_searched(bare: Client) -> None:
 def test_histograms_reach_every_row(bare: Client, ours: Client) -> None:
     for client, unit in ((bare, "characters"), (ours, "tokens")):
         deadline = time.monotonic() + 60
-        while (told := client.ask("/api/stats", {}))["rows"] < 100 and time.monotonic() < deadline:
+        while (answered := client.ask("/api/stats", {}))["rows"] < 100 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert (told["of"], told["total"], told["unit"], told["problem"]) == (100, 100, unit, "")
-        assert sum(told["lengths"]["counts"]) + told["outside"] == 100
-        assert 0 < told["shares"]["quantiles"][1] < 1
+        assert (answered["of"], answered["total"], answered["unit"], answered["problem"]) == (100, 100, unit, "")
+        assert sum(answered["lengths"]["counts"]) + answered["outside"] == 100
+        assert 0 < answered["shares"]["quantiles"][1] < 1
 
 
 def test_unusable_rows_are_shown_with_their_reason(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("body", REFUSED)
-def test_a_wrong_request_is_told_what_is_wrong(bare: Client, body: str) -> None:
+def test_a_wrong_request_names_what_is_wrong(bare: Client, body: str) -> None:
     answer = bare.http.post("/api/render", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, REFUSED[body] in answer.json()["error"]) == (400, True), answer.text
 
 
 def test_an_error_names_the_message(bare: Client) -> None:
-    told = bare.ask("/api/render", {"messages": [*CHAT, {"role": "tool", "content": "x"}], "choice": TEXT}, 400)
-    assert (told["message"], told["reason"]) == (2, "tool_without_call")
+    answered = bare.ask("/api/render", {"messages": [*CHAT, {"role": "tool", "content": "x"}], "choice": TEXT}, 400)
+    assert (answered["message"], answered["reason"]) == (2, "tool_without_call")
 
 
 def test_what_is_not_there_is_404(bare: Client) -> None:
@@ -207,8 +207,8 @@ def test_a_chat_file_that_is_gone_is_named(tmp_path: Path) -> None:
     renderers = RendererList()
     with client_of(Explorer(renderers, open_dataset(tmp_path / "chats.jsonl", renderers))) as client:
         (tmp_path / "chats.jsonl").unlink()
-        told = client.ask("/api/rows", {"limit": 50}, 400)
-        assert "chats.jsonl: reading failed: No such file or directory" in told["error"]
+        answered = client.ask("/api/rows", {"limit": 50}, 400)
+        assert "chats.jsonl: reading failed: No such file or directory" in answered["error"]
 
 
 # ---- the command
@@ -242,8 +242,8 @@ def test_clients_that_leave_or_wait_do_not_keep_it_from_ending() -> None:
             unfinished(port).close()
         assert httpx.get(f"http://127.0.0.1:{port}/api/session").json()["dataset"]["kind"] == "chats"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
-    assert ("Traceback" in said, "failed" in said) == (False, False), said
+        _, errors = process.communicate(timeout=60)
+    assert ("Traceback" in errors, "failed" in errors) == (False, False), errors
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the peak memory is read from /proc")
@@ -267,7 +267,7 @@ def test_long_messages_are_refused_and_memory_stays_small(tmp_path: Path) -> Non
         assert int(peak[1]) < 700_000, "kB"
 
 
-def test_what_cannot_be_opened_is_told_before_the_page_opens(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_named_before_the_page_opens(tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text('{"version": 2}')
     without = "import sys; sys.modules['starlette'] = None; sys.modules['uvicorn'] = None; "
     for before, arguments, words in (

@@ -105,8 +105,8 @@ def test_as_trained_is_what_the_loader_gives(built: Path, kind: str, fit: Fit) -
     )
     batches = list(loader.batches("train"))
     for row in (0, 2, len(batches) - 1):
-        told = explorer.training(fit, start=row, row=row)
-        fitted, table, batch = told["fitted"], told["table"], batches[row]
+        answered = explorer.training(fit, start=row, row=row)
+        fitted, table, batch = answered["fitted"], answered["table"], batches[row]
         assert fitted["rows"] == len(batches)
         n = batch.num_tokens
         assert table["ids"][:n] == [*batch.x[0].tolist(), int(batch.y[0, -1])][:n]
@@ -150,13 +150,13 @@ def test_damage_while_a_dataset_is_shown_is_named(built: Path, tokenizer_dir: Pa
         explorer = seen(copy, tokenizer_dir)
         explorer.rows(limit=3)
         harms[words](copy / file)
-        told = []
+        answered = []
         for ask in (explorer.rows, partial(explorer.row, 80)):
             try:
-                told.append(str(ask()))
+                answered.append(str(ask()))
             except CacheError as error:
-                told.append(str(error))
-        assert all(re.search(words, text) for text in told), told
+                answered.append(str(error))
+        assert all(re.search(words, text) for text in answered), answered
 
 
 def test_findings_open_in_their_split(tmp_path: Path) -> None:
