@@ -33,7 +33,7 @@ _SLOW_SECONDS = 3600  # for a test that is marked as slow, on a machine that doe
 _WATCH = pytest.StashKey[memory.Watch]()
 _PEAKS = pytest.StashKey[list[int]]()
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
-# A busy machine is slow, not wrong; and what fails in one run fails in the next. `make slow SEED=7` draws other examples.
+# A busy machine is slow, not wrong. What fails in one run fails in the next; `make slow SEED=7` draws other examples.
 settings.register_profile("seeded", deadline=None)
 settings.register_profile("same", settings.get_profile("seeded"), derandomize=True)
 settings.load_profile("same")

@@ -43,11 +43,9 @@ class ConversationTask:
 
     @property
     def binary_mask(self) -> bool:
-        """See `Task`."""
         return self.mask_dtype == "uint8"
 
     def chunks(self, rows: Rows, rejections: Rejections) -> Iterator[Chunk]:
-        """See `Task`."""
         for batch in self.encoder.encode(self._checked(rows), rejections):
             # Several samples may be of one conversation.
             for chat in {id(chat): chat for chat in batch.conversations if chat.unread}.values():
@@ -56,7 +54,6 @@ class ConversationTask:
             yield Chunk(batch.ids, batch.lengths, batch.weights, groups, self._metadata(batch))
 
     def is_current(self, contents: Iterable[Chunk | Rejected]) -> bool:
-        """See `ReadsFiles`."""
         if self.images is None:
             return True
         parts = list(contents)  # gone through twice, and perhaps read from a unit's files

@@ -163,7 +163,6 @@ class RendererEncoder:
         return all(self.fingerprints.get(name) for name in ("tokenizer_sha256", "template_sha256"))
 
     def describe(self) -> dict[str, Any]:
-        """See `ConversationEncoder`."""
         # Both keys are always there: a null says that this renderer has no such hash.
         known = {"tokenizer_sha256": None, "template_sha256": None, **self.fingerprints}
         options: dict[str, Any] = {}
@@ -182,7 +181,6 @@ class RendererEncoder:
         return {"encoder": type(self.renderer).__name__, **known, **special, **options}
 
     def encode(self, rows: Iterable[Conversation | Rejected], rejections: Rejections) -> Iterator[EncodedBatch]:
-        """See `ConversationEncoder`."""
         # Unusable rows stay in their places within a batch, so that rejections come in the order of the rows.
         for batch in batches(rows, self._size):
             encoded = list(rejections.accepted(self._encoded(batch)))

@@ -51,16 +51,13 @@ class SentinelEncoder:
 
     @property
     def identified(self) -> bool:
-        """See `ConversationEncoder`."""
         return True
 
     @property
     def vocab_size(self) -> int | None:
-        """See `ConversationEncoder`."""
         return self._tokenizer.vocab_size
 
     def describe(self) -> dict[str, Any]:
-        """See `ConversationEncoder`."""
         return {
             "encoder": "sentinels",
             "tokenizer_sha256": tokenizer_sha256(self._tokenizer),
@@ -71,7 +68,6 @@ class SentinelEncoder:
         }
 
     def encode(self, rows: Iterable[Conversation | Rejected], rejections: Rejections) -> Iterator[EncodedBatch]:
-        """See `ConversationEncoder`."""
         chats = rejections.accepted(row if isinstance(row, Rejected) else self._checked(row) for row in rows)
         for batch in batches(chats, lambda chat: characters(chat.messages)):
             ids, lengths = serialize_chats(

@@ -205,7 +205,6 @@ class GPTEpisodeDataLoader(Loader[Batch]):
         return self.batch_source(split).uses_mask
 
     def batch_source(self, split: str | None = None) -> EpisodeSource:
-        """See `Loader`."""
         source = super().batch_source(split)
         assert isinstance(source, EpisodeSource)
         return source
@@ -213,7 +212,6 @@ class GPTEpisodeDataLoader(Loader[Batch]):
     # ---- a split, when it is first used
 
     def _open(self, split: str) -> EpisodeSource:
-        """See `Loader`."""
         opened = self._splits[split]
         folders = ", ".join(str(dataset / split) for dataset in opened.datasets)
         if not opened.shards:

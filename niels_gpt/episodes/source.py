@@ -256,7 +256,6 @@ class EpisodeSource(Source[Batch]):
 
     @property
     def n_rows(self) -> int:
-        """See `Source`."""
         return len(self.split) if self.plan is None else self.plan.rows
 
     def _read(self, rows: Int64s, place: Place | None = None) -> tuple[RowSpans, EpisodeReader]:
@@ -321,7 +320,6 @@ class EpisodeSource(Source[Batch]):
         return reader.ids(spans, 0)[is_token], used, weights[is_token], numbers.repeat(lengths)
 
     def log_epoch(self, epoch: int) -> None:
-        """See `Source`."""
         # A worker process that was spawned, not forked, has not done this.
         ensure_log_output()
         _log.info(
@@ -339,7 +337,6 @@ class EpisodeSource(Source[Batch]):
         )
 
     def describe(self) -> dict[str, Any]:
-        """See `Source`."""
         return {
             "episodes": len(self.split),
             "packed": None if self.plan is None else self.plan.path.name,

@@ -117,7 +117,6 @@ class GPTDataLoader(Loader[Batch]):
         return (batch.x, batch.y, batch.mask) if source.uses_mask else (batch.x, batch.y)
 
     def _open(self, split: str) -> EpisodeSource:
-        """See `Loader`."""
         folder = self.dataset_dir / split
         if not stream_files(folder):
             raise CacheError(f"{folder}: no tokens; this dataset has no {split} split")

@@ -48,11 +48,9 @@ class ChatRows(Dataset):
         self.splits = ["all"]
 
     def close(self) -> None:
-        """See `Dataset`."""
         self.lines.close()
 
     def about(self, split: str) -> About:
-        """See `Dataset`."""
         facts: dict[str, Any] = {"read as": self.opened.dialect}
         if self.opened.kind == "preferences":
             facts["histograms"] = "of the best completions"
@@ -81,7 +79,6 @@ class ChatRows(Dataset):
         return read(record, self.opened.dialect_at(record.where))
 
     def summary(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
-        """See `Dataset`."""
         chat = self._read(row)
         if isinstance(chat, Rejected):
             # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.

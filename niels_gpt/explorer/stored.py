@@ -70,7 +70,6 @@ class StoredRows(Dataset):
         return token_text_of(self.directory, self.dataset.manifest, None)
 
     def place_of(self, number: int) -> tuple[str, int]:
-        """See `Dataset`."""
         name = ""
         for name, rows in self._rows.items():
             if number < len(rows):
@@ -79,7 +78,6 @@ class StoredRows(Dataset):
         return name, number
 
     def about(self, split: str) -> About:
-        """See `Dataset`."""
         self._check_files()
         manifest, sizes = self.dataset.manifest, self._sizes[split]
         names = ("dataset_name", "source_name", "encoder", "token_dtype", "vocab_size", "mask_dtype", "seed")
@@ -94,7 +92,6 @@ class StoredRows(Dataset):
         return Row(row, found.ids[:-1]) if self.kind == "pretrain" else found
 
     def summary(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
-        """See `Dataset`."""
         if wanted.text and self.token_text is None:
             raise UsageError("searching needs text: start with --tokenizer, the one that this data was built with")
         # Sizes are compared first, so that a text is only decoded for rows of the right size.
@@ -126,7 +123,6 @@ class StoredRows(Dataset):
         return RowDetail(row, f"{split} {row}", table_of_row(example, self.special))
 
     def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
-        """See `Dataset`."""
         self._check_files()
         # An empty row has no share; its mean would be a warning and NaN.
         parts = [self.tokens(split, row).trained for row in rows]

@@ -130,7 +130,6 @@ class PreferenceSource(Source[PreferenceBatch]):
 
     @property
     def n_rows(self) -> int:
-        """See `Source`."""
         return len(self.groups)
 
     def made(self, rows: Int64s, place: Place, state: dict[str, Any]) -> PreferenceBatch:
@@ -208,7 +207,6 @@ class PreferenceSource(Source[PreferenceBatch]):
         return {name: array[:, :width].astype(np.int64, order="C") for name, array in values.items()}
 
     def log_epoch(self, epoch: int) -> None:
-        """See `Source`."""
         ensure_log_output()  # a worker process that was spawned, not forked, has not done this
         _log.info(
             "[PreferenceLoader] split=%s epoch=%d groups=%d batches=%d",
@@ -219,7 +217,6 @@ class PreferenceSource(Source[PreferenceBatch]):
         )
 
     def describe(self) -> dict[str, Any]:
-        """See `Source`."""
         fitting = self.groups.fitting
         return {
             "groups": [len(self.groups), self.groups.filtered.key.hex()],

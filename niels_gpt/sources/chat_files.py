@@ -117,7 +117,6 @@ class ChatFiles(FileSource[Conversation], ChatSource):
         return replace(self, detected=tuple(self.dialect_of(file) for file in self.files), count=ReadProgress())
 
     def converted(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Conversation | Rejected]:
-        """See `FileSource`."""
         rows = self._conversations(file, items)
         return checked(rows, self.checks) if self.checks else rows
 

@@ -86,13 +86,11 @@ class FileSource(Source[Row]):
             yield self.hashed.checked(self.converted(file, items), [file])
 
     def slices(self, slice_bytes: int) -> Iterator[Slice]:
-        """See `Sliceable`."""
         below = slice_bytes if self.shares_slices and len(self.files) > 1 else 0  # one has no neighbours to share with
         slices = slice_files(self.files, slice_bytes, lambda file: self.cut(file, slice_bytes), whole_below=below)
         return self.hashed.checked(slices, self.files)
 
     def read(self, part: Slice) -> Iterator[Row | Rejected]:
-        """See `Sliceable`."""
         self.count.begin(())  # nothing yet: what counts is the slice, not its file
         if part.kind == "files":
             files = self.files[part.start : part.stop]

@@ -39,7 +39,6 @@ class HubSource:
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> Self:
-        """See `Source`."""
         return cls(**cls._dataset_option(options))
 
     @staticmethod
@@ -124,7 +123,6 @@ class FineWebEdu(HubSource, TextSource):
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> Self:
-        """See `Source`."""
         return cls(seed=options.seed, shuffle_buffer=options.shuffle_buffer, **cls._dataset_option(options))
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:

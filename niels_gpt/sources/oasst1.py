@@ -54,7 +54,6 @@ class OpenAssistant(HubSource, ChatSource):
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> Self:
-        """See `Source`."""
         return cls(english_only=options.english_only, max_messages=options.max_messages, **cls._dataset_option(options))
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:

@@ -66,7 +66,6 @@ class PreferenceFiles(FileSource[Preference]):
         return replace(self, form=self.detected_form(), count=ReadProgress())
 
     def converted(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Preference | Rejected]:
-        """See `FileSource`."""
         form = self.detected_form()
         return (item if isinstance(item, Rejected) else record_to_preference(item, form) for item in items)
 

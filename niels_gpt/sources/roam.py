@@ -32,13 +32,11 @@ class RoamNotes(TextFiles):
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> RoamNotes:
-        """See `Source`."""
         folder = Path(options.folder)
         # A missing folder is an error where it is read, so that `build-all` builds the other corpora all the same.
         return roam_notes(folder) if folder.exists() else RoamNotes(FileList((folder,)), folder.name, folder)
 
     def converted(self, file: AnyFile, items: Iterator[Record | Document | Rejected]) -> Iterator[Document | Rejected]:
-        """See `FileSource`."""
         notes = super().converted(file, items)
         return (replace(note, text=clean(note.text)) if isinstance(note, Document) else note for note in notes)
 

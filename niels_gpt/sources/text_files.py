@@ -64,7 +64,6 @@ class TextFiles(FileSource[Document], TextSource):
         return iter((_whole(file),))
 
     def items_in(self, file: AnyFile, part: Slice) -> Iterator[Record | Document | Rejected]:
-        """See `FileSource`."""
         if part.kind != "text":
             return read_slice(file, part, self.count)
         # The position in the file counts from the file's beginning: of bytes 10 to 30, at 20 half is read.
@@ -76,7 +75,6 @@ class TextFiles(FileSource[Document], TextSource):
         return _cut(file, slice_bytes)
 
     def converted(self, file: AnyFile, items: Iterator[Record | Document | Rejected]) -> Iterator[Document | Rejected]:
-        """See `FileSource`."""
         return (_document(item) if isinstance(item, Record) else item for item in items)
 
 

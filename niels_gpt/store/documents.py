@@ -75,13 +75,11 @@ class DocumentSplit(Split):
         return at[1:] if first and len(at) and at[0] == 0 else at
 
     def lengths_of(self, numbers: IndexSet) -> Int64s:
-        """See `Split`."""
         if isinstance(numbers, Span):
             return np.diff(self._edges[numbers.start : numbers.stop + 1])
         return self._edges[numbers + 1] - self._edges[numbers]
 
     def rows(self, numbers: Int64s) -> Rows:
-        """See `Split`."""
         starts, stops = self._edges[numbers], self._edges[numbers + 1]
         parts = [part for span in zip(starts.tolist(), stops.tolist(), strict=True) for part in self._read(*span)]
         return Rows(numbers, row_starts(stops - starts), np.concatenate([self._empty, *parts]))
@@ -131,11 +129,9 @@ class DocumentSplit(Split):
         return windows
 
     def describe(self, number: int) -> str:
-        """See `Split`."""
         return f"{self._path / self.name}: document {number:,}"
 
     @property
     def fingerprint(self) -> str:
-        """See `Split`."""
         sums = {n: record["sha256"] for n, record in self._meta["files"].items() if n.startswith(f"{self.name}/")}
         return hashlib.blake2b(json.dumps(sums, sort_keys=True).encode(), digest_size=16).hexdigest()

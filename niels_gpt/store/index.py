@@ -107,12 +107,10 @@ class EpisodeIndex(Index):
         return len(self._records)
 
     def spans(self, rows: npt.NDArray[np.integer[Any]]) -> Spans:
-        """See `Index`."""
         found = self._records[rows].view(np.int64)  # `checked_lengths` has found all below 2**63
         return found[..., 0], found[..., 1]
 
     def chunks(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Spans]]:
-        """See `Index`."""
         for at, records in self._read(start, len(self) if stop is None else stop):
             yield at, (records[:, 0].astype(np.int64), records[:, 1].astype(np.int64))
 
@@ -128,7 +126,6 @@ class EpisodeIndex(Index):
                 yield at, found.reshape(-1, 2)
 
     def checked_lengths(self) -> Iterator[tuple[int, Int64s]]:
-        """See `Index`."""
         n = np.uint64(self.n_tokens)
         for at, records in self._read(0, len(self)):
             starts, lengths = records.T
@@ -182,7 +179,6 @@ class OffsetIndex(Index):
             )
 
     def spans(self, rows: npt.NDArray[np.integer[Any]]) -> Spans:
-        """See `Index`."""
         starts = self.offsets[rows]
         # A row stops where the next starts. The last has no next one, so it reads its own start, which the line after
         # replaces by the end.
@@ -210,7 +206,6 @@ class WindowIndex(Index):
         return -(-max(0, self.n_tokens - 1) // self._T)
 
     def spans(self, rows: npt.NDArray[np.integer[Any]]) -> Spans:
-        """See `Index`."""
         starts = rows.astype(np.int64) * self._T
         return starts, np.minimum(self._T + 1, self.n_tokens - starts)
 
@@ -226,7 +221,6 @@ class EveryWindow(WindowIndex):
         return max(0, self.n_tokens - self._T)
 
     def spans(self, rows: npt.NDArray[np.integer[Any]]) -> Spans:
-        """See `Index`."""
         return rows.astype(np.int64), np.full(rows.shape, self._T + 1)
 
 

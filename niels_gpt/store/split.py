@@ -209,7 +209,6 @@ class IndexedSplit(Split):
     # ---- by position
 
     def lengths_of(self, numbers: IndexSet) -> Int64s:
-        """See `Split`."""
         # Reading in order is faster than indexing only for whole ranges.
         if not isinstance(numbers, Span):
             return self.locate(self.filtered[numbers])[2]
@@ -227,7 +226,6 @@ class IndexedSplit(Split):
         return np.concatenate(parts)[wanted - first]
 
     def rows(self, numbers: Int64s) -> Rows:
-        """See `Split`."""
         spans = self.locate(self.filtered[numbers])
         weights = segments = None
         if self.has_mask:
@@ -240,7 +238,6 @@ class IndexedSplit(Split):
         return Rows(numbers, row_starts(spans[2]), ids, weights, segments)
 
     def describe(self, number: int) -> str:
-        """See `Split`."""
         return self.where(int(self.filtered[np.array([number])][0]))
 
     def positions_of_datasets(self) -> list[Span]:

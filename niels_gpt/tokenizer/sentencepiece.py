@@ -237,7 +237,6 @@ class SentencePieceEncoder(EncodesPieces):
         return {"tokenizer": self.tokenizer.sha256}
 
     def encode_strings(self, texts: Texts, facts: Facts) -> Encoded:
-        """See `PieceEncoder`."""
         return self._split.encode_strings(texts, facts)
 
     def token_bytes(self, ids: Sequence[int] | Ids) -> list[bytes]:

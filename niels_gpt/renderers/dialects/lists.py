@@ -87,11 +87,9 @@ class JSONCalls(_Listed):
     id: str = "id"
 
     def can_begin(self, text: str, at: int) -> bool:
-        """See `_Listed`."""
         return text[at] == "{"
 
     def call_at(self, completion: Completion, at: int, limit: int, is_closed: bool) -> Block:
-        """See `_Listed`."""
         is_object = completion.text[at] == "{"
         value, end = json_value_at(completion, at) if is_object else (None, -1)
         if end < 0:
@@ -110,12 +108,10 @@ class PythonCalls(_Listed):
     """`get_weather(city="Oslo", days=1)`, one a line or with commas between; values are JSON's or Python's."""
 
     def can_begin(self, text: str, at: int) -> bool:
-        """See `_Listed`."""
         end = end_of(_PYTHON_NAME, text, at)
         return end == len(text) or text[end] == "("
 
     def call_at(self, completion: Completion, at: int, limit: int, is_closed: bool) -> Block:
-        """See `_Listed`."""
         # A line that ends before any bracket is prose, and no call with a long name.
         head = _PYTHON_HEAD.match(completion.text, at, limit)
         name = completion.decoded(*head.span(1)).strip() or None if head else None

@@ -231,7 +231,6 @@ class FunctionTags(SeparateCalls, CallDialect):
         return name, arguments, status if name else Status.MISSING_NAME, end + len("</function>")
 
     def _value(self, written: str, schema: Any, key: str) -> tuple[Any, bool]:
-        """See `typed_value`."""
         # `True` and `None` are no JSON, so they are spelled as JSON before the schema decides.
         spelled = _PYTHON.get(written, written) if self.python else written
         value, fits = typed_value(spelled, schema, key)

@@ -111,7 +111,6 @@ class RowFilters:
         return {"filters": found} if found else {}
 
     def reasons(self, chats: Sequence[Conversation]) -> list[Reason | None]:
-        """See `RowCheck`."""
         return [next(self._reasons(chat.messages), None) for chat in chats]
 
     def _reasons(self, messages: list[Message]) -> Iterator[Reason]:
