@@ -63,6 +63,7 @@ LINES = [
     ("cache build-pretrain x", 2, "No such command 'cache'. Did you mean 'build'?"),
     ("episodes verify x", 2, "No such command 'episodes'. Did you mean 'verify'?"),
     ("build --kind sft chats.jsonl --out o --sed 3", 2, "No such option: --sed (Possible options: --seed, --set)"),
+    ("show ep 1 --splt val", 2, "No such option: --splt"),
     ("show x --split tain", 2, "'tain' is not one of 'train', 'val'."),
     ("export ep --out o", 2, "Missing option '--to'."),
     ("export", 2, "Missing argument 'DATASET'."),

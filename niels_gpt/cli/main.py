@@ -6,6 +6,7 @@ importing all of them would take a second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
@@ -41,7 +42,6 @@ BUILD: Final = "Build datasets"
 LOOK: Final = "Check and look at data"
 MOVE: Final = "Move data to other programs and places"
 LISTS: Final = "What there is to choose from"
-NUMBERS: Final = ("show", "render")  # where -1 is a number, not an option
 
 # In the order of `niels-gpt --help`; lines are as long as they have to be.
 # fmt: off
@@ -117,7 +117,8 @@ class _Commands(CommandGroup):
             near = near or get_close_matches(" ".join(args[1:2]), self.commands, 1, 0.5)
             raise UsageError(f"No such command '{args[0]}'." + "".join(f" Did you mean '{name}'?" for name in near))
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command if name is None else loaded(name), rest
+        negative = any(re.fullmatch(r"-\d+", word) for word in rest)
+        return name, command if name is None else loaded(name, negative=negative), rest
 
 
 def function_of(name: str) -> Any:
@@ -126,16 +127,19 @@ def function_of(name: str) -> Any:
     return getattr(import_module(f"niels_gpt.cli.{module}"), function)
 
 
-def loaded(name: str) -> Any:
-    """The click command of this name, imported from its module."""
+def loaded(name: str, *, negative: bool = False) -> Any:
+    """The click command of this name, imported from its module.
+
+    Args:
+        negative: a word such as -1 is a number, which the command refuses, and no unknown option.
+    """
     defined = function_of(name)
     # typer makes commands of functions only inside an app.
     holder = App()
     if isinstance(defined, typer.Typer):
         holder.add_typer(defined, name=name)
     else:
-        settings = {"ignore_unknown_options": True} if name in NUMBERS else {}
-        holder.command(name, context_settings=settings)(defined)
+        holder.command(name, context_settings={"ignore_unknown_options": negative})(defined)
     # Without any callback, typer turns an app with a single command into the command itself, and `niels-gpt demo`
     # would not be found by its name.
     holder.callback()(lambda: None)
