@@ -1,7 +1,12 @@
-"""What becomes of a row of ids that does not fit into a window.
+"""The policies for a row of ids that is longer than a window, and how they cut a mask.
 
-Ids and mask are cut alike, so a mask is never derived again from ids that were cut. The sentinel format has a rule of
-its own, which drops whole turns: `sft.pack_sft_ids_and_mask`.
+======================  ==================================================================================
+loaders                 `store/split.py` refuses or leaves out (`error`, `skip`), `episodes/rows.py` cuts
+exports, `ng.tokenize`  `export/rows.py` cuts
+sentinels               `sft.pack_sft_ids_and_mask` drops whole turns, a rule of its own
+======================  ==================================================================================
+
+Ids and mask are cut alike, so a mask is never derived again from ids that were cut.
 """
 
 from __future__ import annotations

@@ -138,6 +138,13 @@ def test_the_child_has_nothing_to_tell(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not target.exists() or target.stat().st_size == 0
 
 
+@pytest.mark.parametrize("reply", [{}, {"text": 3}, {"text": None}, {"error": "no"}, {"error": ["", 1]}, {"more": "x"}])
+def test_a_malformed_reply_is_refused(monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any]) -> None:
+    in_the_child(monkeypatch, f"import niels_gpt.renderers.template.isolation as i; i._reply = lambda f, a: {reply}")
+    with pytest.raises(IsolationError, match="sent a malformed reply"):
+        process().render(GIVEN)
+
+
 DOUBLED = "{% set ns = namespace(x='x', l=[1], n=3) %}{% for i in range(60) %}WHAT{% endfor %}"
 
 
