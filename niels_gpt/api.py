@@ -180,7 +180,7 @@ def loader(
         batch_size: rows per batch and rank.
         sequence_length: inputs per row; default the recipe's. Without a recipe it must be passed.
         packing: several whole conversations per row; default the recipe's, else no.
-        epochs: per pass; `None` goes on for ever.
+        epochs: per pass; `None` has no end.
         seed, shuffle: of the order, the same on every rank and for any number of workers; default the recipe's seed,
             else 42.
         sampling: order and proportions in one value, `niels_gpt.episodes.Sampling`, in place of `seed` and `shuffle`.

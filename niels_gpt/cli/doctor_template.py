@@ -48,7 +48,7 @@ def doctor_template(
 
     With variables of the template: --renderer-option enable_thinking=false
     """
-    # `niels-gpt doctor` takes such files, so they are tried here too; probes need a tokenizer.
+    # `niels-gpt doctor` takes such files, so they are also tried here; probes need a tokenizer.
     if place.endswith((".jinja", ".jinja2", ".j2")):
         raise UsageError(
             f"{place}: a template without a tokenizer; name the tokenizer's directory, and --template {place}"

@@ -112,7 +112,7 @@ class _Commands(CommandGroup):
         if len(args) > 1 and two in COMMANDS:
             return two, loaded(two), args[2:]
         if args[0] not in self.commands:
-            # By the next word too: of `episodes build` and `cache build-pretrain` it is the one that names a command.
+            # Also by the next word: of `episodes build` and `cache build-pretrain` it is the one that names a command.
             near = get_close_matches(args[0], self.commands, 1)
             near = near or get_close_matches(" ".join(args[1:2]), self.commands, 1, 0.5)
             raise UsageError(f"No such command '{args[0]}'." + "".join(f" Did you mean '{name}'?" for name in near))

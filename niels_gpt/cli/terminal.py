@@ -78,7 +78,7 @@ def print_json(value: Any) -> None:
 def run(command: Callable[[], Any]) -> NoReturn:
     """Run a command line; an expected error becomes one line on stderr and its exit code.
 
-    With --json the error is an object on stdout, too, so that a program finds JSON there whatever happens.
+    With --json the error is also an object on stdout, so that a program finds JSON there whatever happens.
     Interrupts are handled around this; see `interrupts.interruptible`.
 
     Args:
@@ -92,7 +92,7 @@ def run(command: Callable[[], Any]) -> NoReturn:
             stream.reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks
     try:
         try:
-            # An optional library may be imported where nothing has checked for it: that error names its extra, too.
+            # An optional library may be imported where nothing has checked for it: that error also names its extra.
             sys.exit(with_extras_named(command)())
         finally:
             if sys.stdout is not stdout:  # typer puts another there when the pipe is closed, and exits with 1

@@ -140,7 +140,7 @@ class Context:
         if vocabulary.all_wrong(counters):
             # With ids of another tokenizer, findings about turns or control tokens only follow from that.
             for name in list(counters.hits):
-                rule = RULES.get(name.partition(":")[0])  # of candidates, too: `header-drift: ...`
+                rule = RULES.get(name.partition(":")[0])  # also of candidates: `header-drift: ...`
                 if rule is not None and {"turns", "controls"} & set(rule.needs) and rule.id not in vocabulary.NAMES:
                     counters.drop(name)
         turns.finish(counters)
@@ -235,7 +235,7 @@ class Conditions:
     Attributes:
         kind: of the input, as in `Rule.applies`.
         unmet: why a need of rules was not met, by need; needs that are not listed were met.
-        also: another kind that the input is of: stored preferences are rows of ids, too.
+        also: another kind that the input is of: stored preferences are also rows of ids.
         unasked: rules that need an option (a longest row, validation data) which the user did not pass; they are not
             listed as skipped.
     """

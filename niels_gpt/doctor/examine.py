@@ -166,7 +166,7 @@ class Examination:
             wheres=[chat.where for chat in rendered],
             ids=batch.ids.astype(np.int64),
             starts=np.concatenate(([0], np.cumsum(batch.lengths))),
-            # Weights of partial attribution are examined too; the finding attribution-partial names their rows.
+            # Weights of partial attribution are also examined; the finding attribution-partial names their rows.
             trained=batch_weights(batch, self.loss_on, allow_partial=True) > 0,
         )
         switched_off = _switched_off(rendered, batch, counters)

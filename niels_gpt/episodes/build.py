@@ -236,8 +236,8 @@ def _packed_rows(
 def _packed_recipe(source: Path, splits: dict[str, IndexedSplit], **options: Any) -> dict[str, Any]:
     """Everything that decides the dataset's bytes, as the manifest records it, in the manifest's order."""
     manifest = open_manifest(source) or {}
-    # A manifest names one dtype for the masks of all splits: float32 if one shard has weights, for it holds 0 and 1
-    # too. `None` unless every split has masks, because a loader would not use those of one then.
+    # A manifest names one dtype for the masks of all splits: float32 if one shard has weights, which also holds 0
+    # and 1. `None` unless every split has masks, because a loader would not use those of one then.
     dtypes = {split.mask_dtype for split in splits.values()}
     mask_dtype = None if None in dtypes else "uint8" if dtypes == {"uint8"} else "float32"
     return {

@@ -75,7 +75,7 @@ class EpisodeKeywords(TypedDict, total=False):
     shard_cache: ShardCache | None
 
 
-# Those that a config may set, too; the first four are also fields of a `Sampling`.
+# Those that a config may also set; the first four are also fields of a `Sampling`.
 _ORDER: Final = ("batch_sampling_mode", "epoch_shuffle", "epoch_drop_last", "epoch_seed")
 _OF_CONFIGS: Final = (*_ORDER, "use_loss_mask", "pad_token_id", "episode_min_tokens")
 
@@ -85,7 +85,7 @@ class GPTEpisodeDataLoader(Loader[Batch]):
 
     Args:
         config: a mapping or any object with `batch_size`, `block_size` and `device`. Other fields of `TrainingConfig`,
-            and `vocab_size`, are taken from it too. A keyword wins over the config.
+            and `vocab_size`, are also taken from it. A keyword wins over the config.
         tokenizer: its eos id is the pad id if `pad_token_id` is not set; without one, the eos that the dataset's
             manifest records. If the dataset records its tokenizer, the two must agree.
         dataset_dir: the directory that holds `train` and `val`; several as a list; or a mixture as a mapping from
@@ -119,7 +119,7 @@ class GPTEpisodeDataLoader(Loader[Batch]):
         Mismatch: the dataset was built with another tokenizer.
     """
 
-    # A rejected completion is an episode, too, but not one to train on; what only shows rows overrides this.
+    # A rejected completion is also an episode, but not one to train on; what only shows rows overrides this.
     reads_preferences: ClassVar[bool] = False
     # Which of `EpisodeKeywords` there are.
     keywords: ClassVar[tuple[str, ...]] = tuple(EpisodeKeywords.__annotations__)

@@ -90,7 +90,7 @@ class _Pass(Iterator[Place]):
         return self._source.state(self._place) | {"until": self._until}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # Of the sampler, too: after the state of a finished pass, torchdata begins another one.
+        # Also of the sampler: after the state of a finished pass, torchdata begins another one.
         self._places.place = self._place = self._source.place(state)
         self._until = state["until"]
 

@@ -195,7 +195,7 @@ class EpisodeReader:
     def weights(self, spans: RowSpans, texts: Int64s) -> Array:
         """The loss weight of every token, uint8 or float32, shape (B, width); 0 on padding.
 
-        The first token of every text weighs 0 too: nothing in its own text predicts it.
+        The first token of every text also weighs 0: nothing in its own text predicts it.
 
         Raises:
             CacheError: a mask value is not a weight (file, record and token named).

@@ -113,7 +113,7 @@ def parse_dataset_dirs(dataset_dir: Dirs | None) -> tuple[list[str], dict[str, f
     """
     if dataset_dir is None:
         raise UsageError("no dataset_dir; pass the directory that holds train/ and val/")
-    # bytes can be iterated, too, and would become a list of numbers.
+    # bytes can also be iterated, and would become a list of numbers.
     if isinstance(dataset_dir, bytes) or not isinstance(dataset_dir, Path | Iterable):
         raise UsageError(
             f"dataset_dir is {shown(dataset_dir)}; expected a directory, several, or a mapping from directories to "

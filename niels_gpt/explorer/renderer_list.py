@@ -1,6 +1,6 @@
 """All renderers that the page offers: every family, each tokenizer's own template, a template file, and bare text.
 
-A family whose tokenizer is not available is offered too: it then writes text with its attribution, but no ids.
+A family whose tokenizer is not available is also offered: it then writes text with its attribution, but no ids.
 """
 
 from __future__ import annotations

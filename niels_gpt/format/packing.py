@@ -9,7 +9,7 @@ items of one length are interchangeable, and so are rows with the same room left
     length 3   best room is 3                  one item           row  0     has  room 0
     length 2   best room is 3 (rows 1 and 2)   one item each      rows 1 2   have room 1 1
 
-A row that has taken one item is fuller than its equals, so it is the best fit for the next item of that length too: a
+A row that has taken one item is fuller than its equals, so it is the best fit also for the next item of that length: a
 row with room r takes r // length items before the next row gets any. That leaves it less than r / 2, so a group moves
 at most as often as its room can be halved, and the work depends on how many lengths there are, not on how many items:
 10 million items of up to 4096 tokens take some ten thousand moves.

@@ -213,7 +213,7 @@ def drop_oldest_turns(
     # The remaining turns may begin with any turn but an answer to the turn before it.
     may_start = np.ones(len(starts), dtype=np.bool_)
     may_start[1:] = (roles[1:] != asst_id) | (roles[:-1] == asst_id)
-    # Of answer, question, answer, answer those are # # . #. An answer that follows the system turn may begin, too: what
+    # Of answer, question, answer, answer those are # # . #. An answer that follows the system turn may also begin: what
     # it answers is not there.
     may_start[first] = True
     last = int(answers[-1])

@@ -132,7 +132,7 @@ def _yaml(text: str) -> Any:
         raise ValueError(error) from error
 
 
-# The core schema of YAML 1.2; the order matters, because a number without a fraction is a float's form too.
+# The core schema of YAML 1.2; the order matters, because a number without a fraction also has the form of a float.
 _YAML: Final = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",

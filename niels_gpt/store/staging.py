@@ -115,7 +115,7 @@ class StagedDirectory:
                 check_target_free(self.target, replaceable=self._replaceable)
                 for entry in self.path.iterdir():
                     shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-        except BaseException:  # Ctrl-C too: neither the lock nor the directory must remain
+        except BaseException:  # also Ctrl-C: neither the lock nor the directory must remain
             self.__exit__(None, None, None)
             raise
         return self

@@ -141,7 +141,7 @@ class TokenizerAdapter(FromParts, EncodesPieces):
         return cls(parts, engine=engine, data=data)
 
     def with_controls(self, controls: Collection[str]) -> TokenizerAdapter:
-        """The same tokenizer, for which these added tokens are control tokens too: text never becomes them."""
+        """The same tokenizer, for which these added tokens are also control tokens: text never becomes them."""
         more = self._controls | {text for text in controls if text in self.added_ids and text not in self.control_ids}
         if more == self._controls:
             return self

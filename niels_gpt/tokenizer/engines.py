@@ -83,7 +83,7 @@ def proven_gigatoken(data: bytes, reference: Any, added: Iterable[str], name: st
     try:
         gigatoken = Gigatoken(data)
         backend = gigatoken.after(0)
-        # Parts of the probe, too, because a word at the start of a text has no space before it and other ids. Of added
+        # Also parts of the probe, because a word at the start of a text has no space before it and other ids. Of added
         # tokens the first 300, because some tokenizers have thousands.
         texts = [PROBE, " ".join(islice(added, 300)), *PROBE.splitlines(keepends=True), *PROBE.split(" ")]
         found = [backend.encode(text.encode()).tolist() for text in texts]
@@ -142,7 +142,7 @@ def rust_errors(name: str, doing: str, remedy: str) -> Iterator[None]:
 def from_offsets(encoding: Any, text: str, name: str) -> tuple[Ids, Positions]:
     """Ids and the byte at which each token starts, from an encoding's offsets in characters of `text`.
 
-    "né!" with tokens that start at characters 0 1 2: characters of 1 2 1 bytes start at 0 1 3, so the tokens do too.
+    "né!" with tokens that start at characters 0 1 2: characters of 1 2 1 bytes start at 0 1 3, as do the tokens.
 
     Raises:
         TokenizerError: the offsets do not belong to the text.

@@ -51,7 +51,7 @@ def open_encoder(source: Any) -> PieceEncoder:
         if not str(source):  # as a path it would be the current directory
             raise TokenizerError(f"the tokenizer is an empty text; expected {_ACCEPTED}")
         return _from_path(source)
-    # Before Python tokenizers, whose methods the fast ones of transformers have, too.
+    # Before Python tokenizers, whose methods the fast ones of transformers also have.
     if isinstance(source, FastTokenizer | RustTokenizer):
         return TokenizerAdapter.load(source, engine=getattr(source, ENGINE_MARK, "auto"))
     if isinstance(source, PythonTokenizer):

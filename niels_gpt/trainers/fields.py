@@ -80,7 +80,7 @@ def _flat(batch: Batch) -> Fields:
 
     T = 3, two rows, sequences of 2 1 | 3 inputs: cu_seqlens 0 2 3 6 become 0 2 4 8, one more for each whole row before.
     """
-    _check_attention(batch)  # of images too: their arrays are no rows of tokens
+    _check_attention(batch)  # also of images: their arrays are no rows of tokens
     found: Fields = {"use_cache": False}
     for name, value in _hugging_face(batch).items():
         found[name] = value.reshape(1, -1) if isinstance(value, torch.Tensor) else value

@@ -271,7 +271,7 @@ def _untrusted_because(layout: Layout, shown: Sequence[RenderedTokens]) -> str:
     end = turns.sampled_end if layout.has_own_stop else turns.end
     found = covered(turns.body, end, len(rows.ids))
     if layout.repeats_opener:
-        # Between the parts of one answer the opener is sampled, too.
+        # Between the parts of one answer the opener is also sampled.
         again = turns.select(turns.resumed)
         found |= covered(again.start, again.body, len(rows.ids))
     wrong = np.flatnonzero(found != _sampled(shown))

@@ -8,7 +8,7 @@ With the ChatML of `layout.py`, whose openers are 10 20 (user) and 10 21 (assist
     start      0  7         where an opener begins
     end        7 13         where the next opener, row or text begins
     body       2 10         after the opener; in assistant turns also after what a generation prompt writes
-    stop      -1 11         the first stop in an assistant turn, -1 in the turns of others
+    stop      -1 11         the first stop in an assistant turn, -1 in turns of other roles
 
 Two kinds of formats need another step between openers and ends: an answer of several parts that is one turn
 (`_without_continuations`), and answers that have no opener (`_with_headerless`). All rows of a slice are searched at

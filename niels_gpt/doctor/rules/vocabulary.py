@@ -213,7 +213,7 @@ def _are_its_own(samples: list[Evidence], encoder: PieceEncoder, layout: Layout)
     for sample in samples:
         row = [token.id for token in sample.window]
         total += sum(token >= layout.vocab_size for token in row)
-        # The runs that ordinary text is encoded as; an id outside of the vocabulary ends a run, too.
+        # The runs that ordinary text is encoded as; an id outside of the vocabulary also ends a run.
         for is_text, run in groupby(row, lambda token: 0 <= token < layout.vocab_size and token not in layout.controls):
             ids = [*run] if is_text else []
             again, _ = encoder.encode_pieces([encoder.decode(ids)], [False])

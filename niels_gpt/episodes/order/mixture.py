@@ -328,7 +328,7 @@ def read_mixture(folder: Path) -> Mixture | None:
             f"{path}: version {found.get('format_version')!r}; expected {MIXTURE_VERSION}. Build the recipe again"
         )
     check_manifest_hash(path, found)
-    # The fields too: an edit may have left the hash out, and then nothing says that it was made.
+    # Also the fields: an edit may have left the hash out, and then nothing says that it was made.
     check_fields(path, found, _Fields, "mixture")
     names = {part["name"] for part in found["parts"]}
     if names != set(found["folders"]) or any(set(phase) - names for phase in found["phases"]):

@@ -76,7 +76,7 @@ class Sampling:
         if self.weights is not None:
             object.__setattr__(self, "weights", _named_by_text(self.weights, "weights"))
         if self.phases is not None:
-            # A mapping can be iterated, too: one phase that was not put into a list would be read as its names.
+            # A mapping can also be iterated: one phase that was not put into a list would be read as its names.
             phases = [self.phases] if isinstance(self.phases, Mapping | str) else self.phases
             found = tuple(_named_by_text(phase, "each of a list of phases") for phase in phases)
             if phases is not self.phases:

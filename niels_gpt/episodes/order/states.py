@@ -67,7 +67,7 @@ def place_in(state: dict[str, Any], *, fingerprint: str, seed: int, rows: int | 
     most = MAX_LENGTH if rows is None else rows
     # A state comes from a file, so nothing of it is trusted. `position == rows` is valid: the end of an epoch.
     integers = all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in (epoch, position))
-    # An epoch is limited where there are none, too: numpy's int64 must hold what is computed from it.
+    # An epoch is limited also where there are none: numpy's int64 must hold what is computed from it.
     if not integers or epoch > MAX_LENGTH or position > most:
         raise UsageError(
             f"the state has epoch {epoch!r}, position {position!r}; expected an epoch of 0 to 2**62 and a position of "
