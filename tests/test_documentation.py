@@ -77,6 +77,20 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> P
     return folder
 
 
+RUN = (
+    "README.md",
+    "docs/index.md",
+    "docs/renderers.md",
+    "docs/attribution.md",
+    "docs/add_a_source.md",
+    "docs/episodes.md",
+    "docs/preferences.md",
+    "docs/exports.md",
+    "docs/trainers.md",
+    "docs/doctor.md",
+)
+
+
 def run_blocks(page: str, names: dict[str, Any]) -> dict[str, Any]:
     """All blocks of a page in order, in one namespace, as a reader would type them; what they named."""
     found = blocks(REPOSITORY / page)
@@ -87,11 +101,7 @@ def run_blocks(page: str, names: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", *(f"docs/{name}.md" for name in ("index", "renderers", "attribution", "add_a_source"))]
-    + [f"docs/{name}.md" for name in ("episodes", "preferences", "exports", "trainers", "doctor")],
-)
+@pytest.mark.parametrize("page", RUN)
 def test_all_blocks_of_a_page_run(page: str, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("HOME", str(tmp_path))

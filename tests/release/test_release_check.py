@@ -58,8 +58,6 @@ def test_the_workflow_runs_what_there_is() -> None:
         assert made <= targets, made - targets
         for module in re.findall(r"python3? -m (tools\.\w+)", "\n".join(runs)):
             assert (REPOSITORY / f"{module.replace('.', '/')}.py").is_file()
-    archs = [each["archs"] for each in workflow["jobs"]["wheels"]["strategy"]["matrix"]["include"]]
-    assert archs == ["x86_64", "aarch64", "x86_64 arm64"]
 
 
 def test_torch_is_pinned_as_it_is_and_test_tools_as_constraints_say(monkeypatch: pytest.MonkeyPatch) -> None:
