@@ -1,4 +1,4 @@
-"""Checks that a tag can be released, and prints its notes: python -m tools.release_check v0.2.0 [--notes]
+"""Checks that a tag can be released, and prints its notes: python -m tools.release_check v0.3.0 [--notes]
 
 The tag is `v` and the version of niels_gpt/version.py; CHANGELOG.md has a section of that version; no fragment is left
 in changes/. It needs nothing but Python.
