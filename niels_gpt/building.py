@@ -128,7 +128,7 @@ def _kind_of_file(file: AnyFile) -> str:
     if format_of(file) == "text":
         return "pretrain"
     # Rows may hold a conversation beside two sides (UltraFeedback's `messages`): then the kind has to be named.
-    if chat_files([file]).dialect_of(file) is None:
+    if chat_files([file]).shape_of(file) is None:
         objects = [record.value for record in first_objects(file)]
         if next(filter(None, map(detect_form, objects)), None) == "preference":
             return "preferences"

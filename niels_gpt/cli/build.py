@@ -110,7 +110,7 @@ class RowFlags:
             UsageError: a column or role is unknown, or a value is not NAME=VALUE.
         """
         columns = pairs_of("--columns", self.columns, f"NAME=PATH, NAME one of {', '.join(COLUMNS)}")
-        return RowMapping.of(columns, pairs_of("--roles", self.roles, f"THEIRS=ROLE, ROLE one of {', '.join(ROLES)}"))
+        return RowMapping(columns, pairs_of("--roles", self.roles, f"THEIRS=ROLE, ROLE one of {', '.join(ROLES)}"))
 
 
 @dataclass(frozen=True)

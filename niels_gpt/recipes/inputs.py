@@ -185,7 +185,7 @@ def _source(loaded: LoadedRecipe, table: SourceTable, shared: list[Benchmarks], 
     system = table.default_system
     if system is None and not _writes_sentinels(loaded):  # the encoder of sentinels adds the recipe's one
         system = loaded.recipe.rows.default_system
-    mapping = RowMapping.of(table.columns, table.roles, system, function)
+    mapping = RowMapping(table.columns, table.roles, system, function)
     checks: tuple[RowCheck, ...] = (*([table.filter] if table.filter else []), *shared)
     try:
         files = chat_files([loaded.address(file) for file in table.files or ()], table.format, mapping)

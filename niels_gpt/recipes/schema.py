@@ -150,7 +150,7 @@ class SourceTable:
             raise UsageError("found format, columns or a filter, and a dataset, whose rows are built already")
         if self.function is not None:
             check_dotted_name(self.function)
-        RowMapping.of(self.columns, self.roles)  # refuses unknown columns and roles
+        RowMapping(self.columns, self.roles)  # refuses unknown columns and roles
 
 
 @dataclass(frozen=True)

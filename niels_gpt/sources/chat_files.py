@@ -2,7 +2,7 @@
 
 Each row goes the same way::
 
-    Record --without_arrow_nulls--> --to_messages (rows)--> --normalise--> Conversation, or Rejected
+    Record --without_arrow_nulls--> --read_chat (rows)--> --normalise--> Conversation, or Rejected
             (parquet, datasets)       by its dialect
 """
 
@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, shown
 from niels_gpt.messages import Conversation
+from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import ROW
 from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.curation.filters import RowCheck, checked
-from niels_gpt.sources.file_source import FileSource
-from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
+from niels_gpt.sources.file_source import FileSource, read_record
+from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.files.listing import ROW_NAMES, list_files
 from niels_gpt.sources.files.records import FIRST_ROWS, first_objects, read_records
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
@@ -41,7 +42,6 @@ class ChatFiles(FileSource[Conversation], ChatSource):
         dialect: one of `shapes.DIALECTS`; `None` takes that of the first row of each file that has the keys of one.
         mapping: how the rows are renamed before they are read.
         checks: which rows are left out on purpose, see `curation`.
-        detected: the dialects of the files, once they are detected.
 
     Raises:
         UsageError: an unknown dialect, or one that the mapping's columns contradict.
@@ -51,7 +51,6 @@ class ChatFiles(FileSource[Conversation], ChatSource):
     dialect: str | None = None
     mapping: RowMapping = NO_MAPPING
     checks: tuple[RowCheck, ...] = ()
-    detected: tuple[str | None, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if self.dialect is not None and self.dialect not in DIALECTS:
@@ -60,33 +59,30 @@ class ChatFiles(FileSource[Conversation], ChatSource):
         if implied is not None and self.dialect not in (None, implied):
             raise UsageError(f"the columns make rows of {implied}, and the format is {self.dialect}; leave one out")
 
-    def facts(self) -> dict[str, Any]:
-        """The dialect of a single file, the mapping, and what decides the checks."""
-        found: dict[str, Any] = {"dialect": self.dialect_of(self.files[0])} if self._is_one else {}
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
+        """The files with their dialects, the mapping, and what decides the checks."""
+        found = super().config(progress)
+        of_files = [{"dialect": self.shape_of(file)} for file in self.files]
+        if len(of_files) == 1:
+            found |= of_files[0]
+        else:
+            found["inputs"] = [one | of_file for one, of_file in zip(found["inputs"], of_files, strict=True)]
         found |= self.mapping.describe()
         for check in self.checks:
             found |= check.describe()
         return found
 
-    def of_files(self) -> list[dict[str, Any]]:
-        """The dialect of each of several files."""
-        return [] if self._is_one else [{"dialect": self.dialect_of(file)} for file in self.files]
-
-    @property
-    def _is_one(self) -> bool:
-        return len(self.files) == 1
-
-    def dialect_of(self, file: AnyFile) -> str | None:
-        """The dialect of a file's first hundred rows; `None` if none of them has the keys of any.
+    def detected(self, files: Sequence[AnyFile]) -> tuple[str | None, ...]:
+        """The dialect of each file's first hundred rows; `None` if none of them has the keys of any.
 
         Raises:
             UsageError: a row can be read in two ways, which give different messages; or it has a completion that is
                 labelled desirable or not.
         """
-        if self.dialect is not None or self.mapping.dialect is not None:
-            return self.dialect or self.mapping.dialect
-        if self.detected:
-            return self.detected[self.files.index(file)]
+        named = self.dialect or self.mapping.dialect
+        return tuple(named or self._dialect_of(file) for file in files)
+
+    def _dialect_of(self, file: AnyFile) -> str | None:
         seen: dict[str, None] = {}  # in the order of the rows
         function = self.mapping.function  # which may make objects of other rows
         rows = first_objects(file) if function is None else function.applied(islice(read_records(file), FIRST_ROWS))
@@ -112,27 +108,24 @@ class ChatFiles(FileSource[Conversation], ChatSource):
             both = "; ".join(f"as {name}: {_reading(row)}" for name, row in usable.items())
             raise UsageError(f"{record.where} can be read in two ways, {both}. Choose one with --format")
 
-    def resolved(self) -> ChatFiles:
-        """See `Sliceable`: the dialects are detected once, not for every slice."""
-        return replace(self, detected=tuple(self.dialect_of(file) for file in self.files), count=ReadProgress())
-
     def converted(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Conversation | Rejected]:
-        rows = self._conversations(file, items)
+        if self.mapping.function is not None:
+            items = self.mapping.function.applied(items)
+        rows = super().converted(file, items)
+        if len(self.files) > 1:
+            rows = _with_source(rows, file.name.partition(".")[0])
         return checked(rows, self.checks) if self.checks else rows
 
-    def _conversations(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Conversation | Rejected]:
+    def row_of(self, item: Record, shape: str | None) -> Conversation | Rejected:
         # Rows without the keys of any format are read as messages, and refused with the keys that they have.
-        dialect = self.dialect_of(file) or "messages"
-        source = None if self._is_one else file.name.partition(".")[0]
-        for record in self._mapped(items):
-            row = record if isinstance(record, Rejected) else record_to_conversation(record, dialect, self.mapping)
-            if source and isinstance(row, Conversation) and row.metadata.get("source") in (None, ""):
-                row = replace(row, metadata={**row.metadata, "source": source})
-            yield row
+        return record_to_conversation(item, shape or "messages", self.mapping)
 
-    def _mapped(self, records: Iterable[Record | Rejected]) -> Iterable[Record | Rejected]:
-        """The records after the mapping's function, if it has one."""
-        return records if self.mapping.function is None else self.mapping.function.applied(records)
+
+def _with_source(rows: Iterator[Conversation | Rejected], source: str) -> Iterator[Conversation | Rejected]:
+    for row in rows:
+        if isinstance(row, Conversation) and row.metadata.get("source") in (None, ""):
+            row = replace(row, metadata={**row.metadata, "source": source})
+        yield row
 
 
 def refuse_labelled(row: Mapping[str, Any], where: str) -> None:
@@ -165,22 +158,10 @@ def _reading(chat: Conversation) -> str:
     return ", ".join(turns) + (f", and {len(chat.messages) - 3} more" if len(chat.messages) > 3 else "")
 
 
-def record_to_conversation(
-    record: Record,
-    dialect: str,
-    mapping: RowMapping = NO_MAPPING,
-) -> Conversation | Rejected:
+def record_to_conversation(record: Record, dialect: str, mapping: RowMapping = NO_MAPPING) -> Conversation | Rejected:
     """A record as a conversation, or `Rejected`. Nulls that Arrow added are dropped, see `arrow_nulls`."""
-    row, where = record.value, record.where
-    if not isinstance(row, dict):
-        detail = (
-            f"{where}: the row is a {type(row).__name__}; expected an object with {DIALECTS[dialect].needs[0][0]!r}"
-        )
-        return Rejected(where, "row_not_an_object", detail)
-    try:
-        return read_chat(row, dialect, where, mapping, arrow=record.arrow)
-    except MessageError as error:
-        return Rejected(where, error.reason, f"{where}: {error}")
+    expected = f"an object with {DIALECTS[dialect].needs[0][0]!r}"
+    return read_record(record, lambda row: read_chat(row, dialect, record.where, mapping, arrow=record.arrow), expected)
 
 
 def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) -> Iterator[Conversation | Rejected]:

@@ -1,4 +1,4 @@
-"""`FileSource`: the rows of the user's files, whatever they are. Subclasses say what a record or a text becomes.
+"""`FileSource`: the rows of the user's files, whatever they are. Subclasses say what one record or text becomes.
 
 ::
 
@@ -11,15 +11,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, ClassVar, Self, TypeVar
 
+from niels_gpt.errors import MessageError
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.base import Source
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.sources.files.inputs import ReadProgress, Rejected, existing_file
+from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected, existing_file
 from niels_gpt.sources.files.listing import FileList
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file, slice_files
@@ -34,12 +35,14 @@ class FileSource(Source[Row]):
 
     Attributes:
         listing: the files, and what was passed over.
+        shapes: of the rows of each file, once they are known.
         shares_slices: small files of rows share a slice, because a unit of a build has costs of its own.
     """
 
     listing: FileList
     count: ReadProgress = field(default_factory=ReadProgress, compare=False, repr=False, kw_only=True)
     hashed: HashedFiles = field(default_factory=HashedFiles, compare=False, repr=False, kw_only=True)
+    shapes: tuple[str | None, ...] = field(default=(), compare=False, kw_only=True)
 
     shares_slices: ClassVar[bool] = True
 
@@ -55,19 +58,9 @@ class FileSource(Source[Row]):
         return self.files[0].name.partition(".")[0] + (f" + {more} more" if more else "")
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
-        """Name, bytes and sha256 of each file, what was passed over, and `facts`. Reads every file once."""
+        """Name, bytes and sha256 of each file, and what was passed over. Reads every file once."""
         inputs = self.hashed.fingerprint([existing_file(file) for file in self.files], progress)
-        facts = self.of_files()
-        inputs = [{**one, **of_file} for one, of_file in zip(inputs, facts, strict=True)] if facts else inputs
-        return {"inputs": inputs, **self.listing.recorded(progress), **self.facts()}
-
-    def facts(self) -> dict[str, Any]:
-        """What else decides the rows."""
-        return {}
-
-    def of_files(self) -> list[dict[str, Any]]:
-        """What else decides the rows of each file; empty for nothing."""
-        return []
+        return {"inputs": inputs, **self.listing.recorded(progress)}
 
     def fraction_read(self) -> float | None:
         """See `Source`: the fraction of the bytes."""
@@ -101,13 +94,26 @@ class FileSource(Source[Row]):
 
     def resolved(self) -> Self:
         """See `Sliceable`: with a counter of its own, because this process and a worker read at the same time."""
-        return replace(self, count=ReadProgress())
+        return replace(self, shapes=self.shapes or self.detected(self.files), count=ReadProgress())
+
+    def shape_of(self, file: AnyFile) -> str | None:
+        """The shape of a file's rows; detected now if it is not known."""
+        return self.shapes[self.files.index(file)] if self.shapes else self.detected([file])[0]
+
+    def converted(self, file: AnyFile, items: Iterator[Any]) -> Iterator[Row | Rejected]:
+        """The rows of a file, of what `items_of` or `items_in` read of it."""
+        shape = self.shape_of(file)
+        return (item if isinstance(item, Rejected) else self.row_of(item, shape) for item in items)
 
     # ---- what subclasses say
 
     @abstractmethod
-    def converted(self, file: AnyFile, items: Iterator[Any]) -> Iterator[Row | Rejected]:
-        """The rows of a file, of what `items_of` or `items_in` read of it."""
+    def row_of(self, item: Any, shape: str | None) -> Row | Rejected:
+        """What an item of a file with rows of this shape becomes."""
+
+    def detected(self, files: Sequence[AnyFile]) -> tuple[str | None, ...]:
+        """The shapes of the rows of some of the files; `None` where there is but one, or none is seen."""
+        return (None,) * len(files)
 
     def items_of(self, file: AnyFile, count: ReadProgress | None) -> Iterator[Any]:
         """What a file holds: its records."""
@@ -120,3 +126,16 @@ class FileSource(Source[Row]):
     def cut(self, file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
         """The slices of a file; `None` if it is read whole."""
         return slice_file(file, slice_bytes)
+
+
+def read_record(
+    record: Record, read: Callable[[Mapping[str, Any]], Row], expected: str = "an object"
+) -> Row | Rejected:
+    """What `read` makes of a record; `Rejected` where it is no object, or `read` raises `MessageError`."""
+    row, where = record.value, record.where
+    if not isinstance(row, Mapping):
+        return Rejected(where, "row_not_an_object", f"{where}: the row is a {type(row).__name__}; expected {expected}")
+    try:
+        return read(row)
+    except MessageError as error:
+        return Rejected(where, error.reason, f"{where}: {error}")

@@ -2,7 +2,7 @@
 
 ::
 
-    RowMapping.of({"messages": "data.turns", "role": "who", "content": "text"}, {"bot": "assistant"})
+    RowMapping({"messages": "data.turns", "role": "who", "content": "text"}, {"bot": "assistant"})
 
     {"data": {"turns": [{"who": "user", "text": "2 + 2?"}, {"who": "bot", "text": "4"}]}}
     ->  {"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}], ...}
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, UsageError, did_you_mean, shown
@@ -28,17 +28,16 @@ _PATH: Final = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[\d+\])*")
 _STEP: Final = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 Row = Mapping[str, Any]
-Pairs = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RowMapping:
     """How rows are renamed before they are read.
 
     Attributes:
-        columns: pairs of one of `COLUMNS` and a path such as `data.turns` or `choices[0].message`. `role` and
-            `content` are the fields of one message, the others are in the row.
-        roles: pairs of a role as the rows call it and one of `ROLES`.
+        columns: one of `COLUMNS` -> a path such as `data.turns` or `choices[0].message`. `role` and `content` are the
+            fields of one message, the others are in the row.
+        roles: a role as the rows call it -> one of `ROLES`.
         default_system: the system message of conversations without one; `None`: they have none.
         function: makes each row before anything else is done with it.
 
@@ -46,26 +45,14 @@ class RowMapping:
         UsageError: an unknown column or role, a path that cannot be read, or columns that contradict each other.
     """
 
-    columns: Pairs = ()
-    roles: Pairs = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
     default_system: str | None = None
     function: RowFunction | None = None
 
-    @classmethod
-    def of(
-        cls,
-        columns: Mapping[str, str] | None = None,
-        roles: Mapping[str, str] | None = None,
-        system: str | None = None,
-        function: RowFunction | None = None,
-    ) -> RowMapping:
-        """A mapping from dicts."""
-        pairs = tuple((columns or {}).items()), tuple((roles or {}).items())
-        return cls(columns=pairs[0], roles=pairs[1], default_system=system, function=function)
-
     def __post_init__(self) -> None:
-        names = dict(self.columns)
-        for name, path in self.columns:
+        names = self.columns
+        for name, path in names.items():
             if name not in COLUMNS:
                 known = ", ".join(COLUMNS)
                 raise UsageError(f"no column {name!r}; expected one of {known}{did_you_mean(name, COLUMNS)}")
@@ -73,7 +60,7 @@ class RowMapping:
                 raise UsageError(
                     f"{path!r} is no path of a column; expected names and numbers such as data.turns or a[0].text"
                 )
-        for theirs, ours in self.roles:
+        for theirs, ours in self.roles.items():
             if ours not in ROLES:
                 meant = did_you_mean(ours, ROLES)
                 raise UsageError(f"role {theirs!r} is to be {ours!r}; expected one of {', '.join(ROLES)}{meant}")
@@ -90,10 +77,9 @@ class RowMapping:
     @property
     def dialect(self) -> str | None:
         """The shape that the columns imply; `None` where they leave it open."""
-        names = dict(self.columns)
-        if "prompt" in names:
+        if "prompt" in self.columns:
             return "prompt_completion"
-        return "messages" if {"messages", "role", "content"} & set(names) else None
+        return "messages" if {"messages", "role", "content"} & set(self.columns) else None
 
     def describe(self) -> dict[str, Any]:
         """The mapping as a source's `config` records it; empty if it changes nothing."""
@@ -106,7 +92,7 @@ class RowMapping:
         return {"mapping": {name: value for name, value in found.items() if value != {}}} if self else {}
 
     def renamed(self, row: Row) -> dict[str, Any]:
-        """The row with its columns under the names that the shapes know.
+        """The row with its columns and roles under the names that the shapes know.
 
         Raises:
             MessageError: a path leads nowhere (`no_column`), or a message lacks its field (`missing_field`).
@@ -122,7 +108,16 @@ class RowMapping:
         if (role, content) != ("role", "content") and isinstance(found.get("messages"), list):
             turns = enumerate(found["messages"])
             found["messages"] = [_turn(turn, f"message {index}: ", role, content) for index, turn in turns]
+        if self.roles:
+            lists = {name: value for name, value in found.items() if isinstance(value, list)}
+            found |= {name: [self._with_role(turn) for turn in turns] for name, turns in lists.items()}
         return found
+
+    def _with_role(self, turn: Any) -> Any:
+        name = "role" if isinstance(turn, Mapping) and "role" in turn else "from"  # as in a turn of ShareGPT
+        if isinstance(turn, Mapping) and isinstance(turn.get(name), str) and turn[name] in self.roles:
+            return {**turn, name: self.roles[turn[name]]}
+        return turn
 
     def with_system(self, messages: list[Message]) -> list[Message]:
         """The messages, with the default system message if they have none."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from niels_gpt.errors import InputError, MessageError, UsageError, did_you_mean, shown
-from niels_gpt.sources.file_source import FileSource
-from niels_gpt.sources.files.inputs import ReadProgress, Record, Rejected
+from niels_gpt.errors import InputError, UsageError, did_you_mean, shown
+from niels_gpt.progress import SILENT, Progress
+from niels_gpt.sources.file_source import FileSource, read_record
+from niels_gpt.sources.files.inputs import Record, Rejected
 from niels_gpt.sources.files.listing import ROW_NAMES, list_files
 from niels_gpt.sources.files.records import first_objects
 from niels_gpt.sources.rows.preference_rows import Preference, to_preference
@@ -35,9 +36,9 @@ class PreferenceFiles(FileSource[Preference]):
         if self.form is not None and self.form not in FORMS:
             raise UsageError(f"no form {self.form!r}; known: {', '.join(FORMS)}{did_you_mean(self.form, FORMS)}")
 
-    def facts(self) -> dict[str, Any]:
-        """The form of the rows."""
-        return {"form": self.detected_form()}
+    def config(self, progress: Progress = SILENT) -> dict[str, Any]:
+        """The files, and the form of the rows."""
+        return {**super().config(progress), "form": self.detected_form()}
 
     def detected_form(self) -> str:
         """The form of the rows.
@@ -45,8 +46,8 @@ class PreferenceFiles(FileSource[Preference]):
         Raises:
             InputError: no row has the columns of any form. UsageError: two files have different ones.
         """
-        if self.form is not None:
-            return self.form
+        if self.form is not None or self.shapes:
+            return self.form or str(self.shapes[0])
         found = {str(path): _form_of(path) for path in self.files}
         forms = [form for form in dict.fromkeys(found.values()) if form is not None]
         if len(forms) > 1:
@@ -55,19 +56,19 @@ class PreferenceFiles(FileSource[Preference]):
         if not forms:
             # "chosen and rejected; or prompt/instruction/... and completions/responses"
             expected = "; or ".join(" and ".join("/".join(key) for key in shape.needs) for shape in FORMS.values())
+            row: Any = next((record.value for record in first_objects(self.files[0])), None)
+            columns = "no row that is an object" if row is None else ", ".join(map(shown, [*row][:MOST_COLUMNS]))
             raise InputError(
-                f"{self.files[0]}: no row has the columns of preferences; found {_columns_of(self.files[0])}; expected "
+                f"{self.files[0]}: no row has the columns of preferences; found {columns or 'no column'}; expected "
                 f"{expected}. Name the form with --format, or build conversations with: niels-gpt build"
             )
         return forms[0]
 
-    def resolved(self) -> PreferenceFiles:
-        """See `Sliceable`: the form is detected once, not for every slice."""
-        return replace(self, form=self.detected_form(), count=ReadProgress())
+    def detected(self, files: Sequence[AnyFile]) -> tuple[str | None, ...]:
+        return (self.detected_form(),) * len(files)
 
-    def converted(self, file: AnyFile, items: Iterator[Record | Rejected]) -> Iterator[Preference | Rejected]:
-        form = self.detected_form()
-        return (item if isinstance(item, Rejected) else record_to_preference(item, form) for item in items)
+    def row_of(self, item: Record, shape: str | None) -> Preference | Rejected:
+        return record_to_preference(item, str(shape))
 
 
 def preference_files(inputs: Sequence[str | AnyFile], form: str | None = None) -> PreferenceFiles:
@@ -81,24 +82,9 @@ def preference_files(inputs: Sequence[str | AnyFile], form: str | None = None) -
 
 def record_to_preference(record: Record, form: str) -> Preference | Rejected:
     """A record as a preference, or `Rejected`. Nulls that Arrow added are dropped, see `arrow_nulls`."""
-    row, where = record.value, record.where
-    if not isinstance(row, Mapping):
-        return Rejected(where, "row_not_an_object", f"{where}: the row is a {type(row).__name__}; expected an object")
-    try:
-        return to_preference(row, form, where, arrow=record.arrow)
-    except MessageError as error:
-        return Rejected(where, error.reason, f"{where}: {error}")
+    return read_record(record, lambda row: to_preference(row, form, record.where, arrow=record.arrow))
 
 
 def _form_of(path: AnyFile) -> str | None:
     # More than the first row, because unusable rows may come first.
     return next(filter(None, (detect_form(record.value) for record in first_objects(path))), None)
-
-
-def _columns_of(path: AnyFile) -> str:
-    """The columns of the first row that is an object, for a message."""
-    row: dict[str, Any] | None = next((record.value for record in first_objects(path)), None)
-    if row is None:
-        return "no row that is an object"
-    more = f" and {len(row) - MOST_COLUMNS} more" if len(row) > MOST_COLUMNS else ""
-    return f"{', '.join(map(shown, [*row][:MOST_COLUMNS])) or 'no column'}{more}"

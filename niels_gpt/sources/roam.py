@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from niels_gpt.sources.base import SourceOptions
 from niels_gpt.sources.files.inputs import Document, Record, Rejected
 from niels_gpt.sources.files.listing import MARKDOWN_NAMES, FileList, list_files
 from niels_gpt.sources.text_files import TextFiles
-from niels_gpt.store.remote import AnyFile
 
 # Front matter: a block between two lines of three dashes at the very top of a note.
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -22,23 +20,17 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^
 
 @dataclass(frozen=True)
 class RoamNotes(TextFiles):
-    """One document per `.md` or `.markdown` file: without front matter, links as their text, all else as written.
-
-    Args:
-        folder: where the notes are.
-    """
-
-    folder: Path = Path()
+    """One document per `.md` or `.markdown` file: without front matter, links as their text, all else as written."""
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> RoamNotes:
         folder = Path(options.folder)
         # A missing folder is an error where it is read, so that `build-all` builds the other corpora all the same.
-        return roam_notes(folder) if folder.exists() else RoamNotes(FileList((folder,)), folder.name, folder)
+        return roam_notes(folder) if folder.exists() else RoamNotes(FileList((folder,)), folder.name)
 
-    def converted(self, file: AnyFile, items: Iterator[Record | Document | Rejected]) -> Iterator[Document | Rejected]:
-        notes = super().converted(file, items)
-        return (replace(note, text=clean(note.text)) if isinstance(note, Document) else note for note in notes)
+    def row_of(self, item: Record | Document, shape: str | None) -> Document | Rejected:
+        note = super().row_of(item, shape)
+        return replace(note, text=clean(note.text)) if isinstance(note, Document) else note
 
 
 def roam_notes(folder: str | Path) -> RoamNotes:
@@ -47,7 +39,7 @@ def roam_notes(folder: str | Path) -> RoamNotes:
     Raises:
         InputError: the folder is missing or has no notes.
     """
-    return RoamNotes(list_files([folder], MARKDOWN_NAMES), Path(folder).name, Path(folder))
+    return RoamNotes(list_files([folder], MARKDOWN_NAMES), Path(folder).name)
 
 
 def clean(text: str) -> str:

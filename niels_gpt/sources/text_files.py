@@ -72,10 +72,17 @@ class TextFiles(FileSource[Document], TextSource):
 
     def cut(self, file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
         """See `FileSource`: small texts share a slice, larger ones are cut between their parts."""
-        return _cut(file, slice_bytes)
+        try:
+            if format_of(file) != "text":
+                parts = slice_file(file, slice_bytes)
+                first = next(parts, None)
+                return chain([first] if first else [], parts)
+        except DataError:  # damaged: a single slice, so that the error is raised when its rows would come
+            return iter((Slice("whole", 0, 0, 0, 1.0),))
+        return _cut_text(file, slice_bytes) if _is_large(file) and not Name.of(file.name).compression else None
 
-    def converted(self, file: AnyFile, items: Iterator[Record | Document | Rejected]) -> Iterator[Document | Rejected]:
-        return (_document(item) if isinstance(item, Record) else item for item in items)
+    def row_of(self, item: Record | Document, shape: str | None) -> Document | Rejected:
+        return _document(item) if isinstance(item, Record) else item
 
 
 def text_files(inputs: Sequence[str | AnyFile]) -> TextFiles:
@@ -90,18 +97,6 @@ def text_files(inputs: Sequence[str | AnyFile]) -> TextFiles:
 
 def _is_large(file: AnyFile) -> bool:
     return size_of(file) > PART_BYTES
-
-
-def _cut(file: AnyFile, slice_bytes: int) -> Iterator[Slice] | None:
-    """The slices of a file, or `None` if it is read whole."""
-    try:
-        if format_of(file) != "text":
-            parts = slice_file(file, slice_bytes)
-            first = next(parts, None)
-            return chain([first] if first else [], parts)
-    except DataError:  # damaged: a single slice, so that the error is raised when its rows would come
-        return iter((Slice("whole", 0, 0, 0, 1.0),))
-    return _cut_text(file, slice_bytes) if _is_large(file) and not Name.of(file.name).compression else None
 
 
 def _cut_text(file: AnyFile, slice_bytes: int) -> Iterator[Slice]:

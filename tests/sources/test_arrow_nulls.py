@@ -149,7 +149,7 @@ def renamed(name: str, arguments: Any, schema: Any) -> dict[str, Any]:
     return {"data": {"dialog": calls(name, arguments)}, "offered": [offered]}
 
 
-COLUMNS = RowMapping.of({"messages": "data.dialog", "tools": "offered"})
+COLUMNS = RowMapping({"messages": "data.dialog", "tools": "offered"})
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def test_a_row_with_two_readings_is_refused_unless_one_is_named(tmp_path: Path) 
     with pytest.raises(UsageError, match="no format 'x'; known: messages, sharegpt, alpaca, prompt_completion"):
         chat_files([file], "x")
     calls = write(tmp_path / "calls.jsonl", {"messages": [ASK, ANSWER]}, {"messages": [blocks("assistant", USE)]})
-    assert chat_files([calls]).dialect_of(calls) == "anthropic", "one row with calls shows what all are"
+    assert chat_files([calls]).shape_of(calls) == "anthropic", "one row with calls shows what all are"
 
 
 @pytest.mark.parametrize(
@@ -319,22 +319,22 @@ def build(file: Path, folder: Path) -> None:
     ],
 )
 def test_columns_and_roles_are_renamed_in_every_shape(columns: Any, roles: Any, row: Row, expected: list[Any]) -> None:
-    assert messages(row, RowMapping.of(columns, roles)) == expected
+    assert messages(row, RowMapping(columns, roles)) == expected
 
 
 def test_what_a_mapping_does_not_use_stays_and_a_default_system_is_added(tmp_path: Path) -> None:
-    mapping = RowMapping.of({"messages": "data.turns", "role": "who", "content": "text", "system": "a.b"})
+    mapping = RowMapping({"messages": "data.turns", "role": "who", "content": "text", "system": "a.b"})
     turns = [{"who": "user", "text": "2 + 2?", "id": 7}, {"who": "assistant", "text": "4"}]
     row = {"data": {"turns": turns, "lang": "en"}, "a": {"b": "short"}, "who": "me", "text": "mine", "n": [{"x": 1}]}
     chat = read(row, mapping)
     assert isinstance(chat, Conversation)
     assert chat.messages == [SYSTEM, {**ASK, "id": 7}, ANSWER]
     assert chat.metadata == {"data": {"lang": "en"}, "who": "me", "text": "mine", "n": [{"x": 1}]}
-    assert messages({"messages": [ASK, ANSWER]}, RowMapping.of(system="short")) == [SYSTEM, ASK, ANSWER]
-    assert messages({"messages": [SYSTEM, ASK]}, RowMapping.of(system="long")) == [SYSTEM, ASK]
+    assert messages({"messages": [ASK, ANSWER]}, RowMapping(default_system="short")) == [SYSTEM, ASK, ANSWER]
+    assert messages({"messages": [SYSTEM, ASK]}, RowMapping(default_system="long")) == [SYSTEM, ASK]
     file = write(tmp_path / "a.jsonl", {"messages": [ASK, ANSWER]})
     assert "mapping" not in chat_files([file]).config()
-    assert chat_files([file], None, RowMapping.of({}, {"x": "user"})).config()["mapping"] == {"roles": {"x": "user"}}
+    assert chat_files([file], None, RowMapping({}, {"x": "user"})).config()["mapping"] == {"roles": {"x": "user"}}
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_what_a_mapping_does_not_use_stays_and_a_default_system_is_added(tmp_pat
     ],
 )
 def test_rows_that_do_not_fit_a_mapping(columns: Any, row: Row, reason: str, says: str) -> None:
-    found = read(row, RowMapping.of(columns))
+    found = read(row, RowMapping(columns))
     assert isinstance(found, Rejected)
     assert (found.reason, says in found.why) == (reason, True), found.why
 
@@ -366,7 +366,7 @@ def test_rows_that_do_not_fit_a_mapping(columns: Any, row: Row, reason: str, say
 )
 def test_mappings_that_cannot_be(columns: Any, roles: Any, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
-        RowMapping.of(columns, roles)
+        RowMapping(columns, roles)
 
 
 def test_pairs_on_the_command_line_and_a_format_against_columns() -> None:
@@ -375,7 +375,7 @@ def test_pairs_on_the_command_line_and_a_format_against_columns() -> None:
         with pytest.raises(UsageError):
             pairs_of("--roles", texts, "X=Y")
     with pytest.raises(UsageError, match="the columns make rows of prompt_completion, and the format is alpaca"):
-        chat_files([], "alpaca", RowMapping.of({"prompt": "q", "completion": "a"}))
+        chat_files([], "alpaca", RowMapping({"prompt": "q", "completion": "a"}))
 
 
 # ---- one conversation in several shapes

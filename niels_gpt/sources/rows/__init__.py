@@ -6,5 +6,4 @@
     chats.py            a row as a conversation
     preference_rows.py  a row as completions that are compared or judged
     provider_shapes.py  messages as Anthropic, Gemini and Harmony write them
-    media_columns.py    columns of images beside the messages, which are refused
 """

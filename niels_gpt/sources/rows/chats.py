@@ -1,4 +1,4 @@
-"""Rows as conversations, and what every kind of row has beside its messages: tools, options, metadata."""
+"""Rows as conversations, and what every kind of row has beside its messages: tools, options, metadata, media."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
-from types import MappingProxyType
 from typing import Any, Final
 
 from niels_gpt.errors import MessageError, shown
+from niels_gpt.media import kind_of_file
 from niels_gpt.messages import Conversation, Message, Notes, ReadMessages, read_messages, read_tools
 from niels_gpt.messages.keys import FLAGS
 from niels_gpt.sources.arrow_nulls import without_arrow_nulls
 from niels_gpt.sources.mapping import NO_MAPPING, RowMapping
-from niels_gpt.sources.rows.media_columns import refuse_media_columns
 from niels_gpt.sources.rows.provider_shapes import list_at
 from niels_gpt.sources.rows.shapes import DIALECTS, KWARGS, Row, Shape, beside, named, prompt_of, turns_of
 
 ARROW_NULLS: Final = "arrow_nulls_dropped"  # counted as rows
 _STORED: Final = frozenset({"type", "source"})  # metadata that builds store
-
-Roles = Mapping[str, str]
+_MEDIA: Final = frozenset({"image", "images", "audio", "audios", "video", "videos"})
+# The fields of a part that hold an image.
+_IMAGE_FIELDS: Final = ("image", "image_url", "url", "path", "base64", "bytes", "data", "source")
 
 
 def read_chat(row: Row, dialect: str, where: str, mapping: RowMapping = NO_MAPPING, *, arrow: bool) -> Conversation:
@@ -36,8 +36,10 @@ def read_chat(row: Row, dialect: str, where: str, mapping: RowMapping = NO_MAPPI
     notes = Notes()
     # After the columns have the names by which calls and tools are found.
     row = plain_row(mapping.renamed(row) if mapping else row, notes, arrow=arrow)
-    messages = mapping.with_system(read_messages(to_messages(row, dialect, dict(mapping.roles)), notes))
-    return as_conversation(row, ReadMessages(messages), DIALECTS[dialect], where, notes)
+    shape = DIALECTS[dialect]
+    shape.check(row, "no_messages")
+    messages = mapping.with_system(read_messages(_messages_of(row, shape), notes))
+    return as_conversation(row, ReadMessages(messages), shape, where, notes)
 
 
 def plain_row(row: Row, notes: Notes, *, arrow: bool) -> Row:
@@ -48,41 +50,16 @@ def plain_row(row: Row, notes: Notes, *, arrow: bool) -> Row:
     return row
 
 
-def to_messages(row: Row, dialect: str, roles: Roles = MappingProxyType({})) -> list[Any]:
-    """A row's messages, not yet read.
-
-    Args:
-        roles: what the rows call some roles -> their names here.
-
-    Raises:
-        MessageError: a column of the dialect is missing, or its value has a wrong type.
-    """
-    shape = DIALECTS[dialect]
-    shape.check(row, "no_messages")
+def _messages_of(row: Row, shape: Shape) -> list[Any]:
+    """The messages of a row that has this shape, not yet read."""
     if shape.messages:
-        name = named(row, shape.messages) or ""
-        turns = with_roles(list_at(row, name), roles)
-        # A copy, because the row is the caller's, and its other columns become metadata.
-        return shape.convert({**row, name: turns}) if shape.convert else beside(row, turns)
-    name = named(row, shape.prompt) or ""
-    before = with_roles(prompt_of(row, name), roles)
+        return shape.convert(row) if shape.convert else beside(row, list_at(row, shape.messages[0]))
+    name, answer = shape.prompt[0], shape.completions[0][0]
+    before = prompt_of(row, name)
     if name != "instruction":
         # Only the completion is trained, but in alpaca's rows also the history.
         before = list(map(_untrained, before))
-    answer = named(row, shape.completions[0]) or ""
-    return beside(row, before + with_roles(turns_of(row[answer], answer, "assistant"), roles))
-
-
-def with_roles(turns: list[Any], roles: Roles) -> list[Any]:
-    """The messages with the roles that the caller has named; `from` is the role in a turn of ShareGPT."""
-    return [_with_role(turn, roles) for turn in turns] if roles else list(turns)
-
-
-def _with_role(message: Any, roles: Roles) -> Any:
-    name = "role" if isinstance(message, Mapping) and "role" in message else "from"
-    if isinstance(message, Mapping) and isinstance(message.get(name), str) and message[name] in roles:
-        return {**message, name: roles[message[name]]}
-    return message
+    return beside(row, before + turns_of(row[answer], answer, "assistant"))
 
 
 def _untrained(message: Any) -> Any:
@@ -147,3 +124,43 @@ def _kwargs_of(row: Row) -> dict[str, Any]:
         raise MessageError("wrong_type", f"{KWARGS} is {shown(str(found))}; expected an object of names and values")
     # Arrow adds a null for every key that any row has.
     return {name: value for name, value in found.items() if value is not None}
+
+
+def refuse_media_columns(row: Mapping[str, Any], messages: Iterable[Message]) -> None:
+    """Refuse a row whose images, audio or video are in a column beside the messages, which nothing reads.
+
+    ::
+
+        {"messages": [...], "videos": ["a.mp4"]}    it would be trained as an answer to a video that the model never saw
+        {"conversations": [...], "image": "a.jpg"}  the same, unless the messages name as many images themselves
+
+    Args:
+        messages: all of the row's messages, after `normalise`.
+
+    Raises:
+        MessageError: `unsupported_media` for audio and video; `images_in_column` for images that no message names.
+    """
+    if _MEDIA.isdisjoint(row):  # nearly all rows; called for each of them
+        return
+    held = {name: _files_in(row[name], name) for name in sorted(_MEDIA) if row.get(name)}
+    parts = [part for message in messages if not isinstance(message["content"], str) for part in message["content"]]
+    in_parts = sum("image" in part.get("type", "image") and any(map(part.get, _IMAGE_FIELDS)) for part in parts)
+    for name, files in held.items():
+        if files > (in_parts if name.startswith("image") else 0):
+            raise MessageError(
+                "images_in_column" if name.startswith("image") else "unsupported_media",
+                f"column {name!r} holds files ({files}), and the messages name {in_parts} images; expected images in a "
+                'content, each as {"type": "image", "image": PATH}, and no audio or video. Put images there, drop the '
+                "row, or remove the column where the messages make sense without it",
+            )
+
+
+def _files_in(value: Any, column: str) -> int:
+    """How many files a column's value is; 0 for anything else, such as a title or a number."""
+    if isinstance(value, list):
+        return sum(item is not None for item in value) if column.endswith("s") else 0
+    if isinstance(value, Mapping):
+        # What `datasets` makes of a file. Arrow gives every row an object with all keys.
+        return int(any(value.get(key) is not None for key in ("bytes", "path", "array")))
+    is_title = isinstance(value, str) and not column.endswith("s") and not kind_of_file(value)
+    return int(not is_title and not isinstance(value, int | float))
