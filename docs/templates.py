@@ -59,9 +59,9 @@ _LONGEST: Final = 90  # characters of a reason
 INTRODUCTION: Final = """\
 # What is proven of chat templates
 
-`TemplateRenderer` attributes every character of a rendering: whose it is, and whether the model emits it. This page
-says for which conversations that is proven, for every chat template of the test assets: {total} templates, which are
-not in this repository. The same for a template of yours, probe by probe and in colour:
+`TemplateRenderer` finds for every character of a rendering its message, and whether the model emits it. This page says
+for which conversations that is proven, with each of {total} chat templates. They belong to the test assets, which are
+not in this repository. For a template of yours, this command shows the same, probe by probe and in colour:
 
 ```
 niels-gpt doctor template ~/models/mine
@@ -70,27 +70,28 @@ niels-gpt doctor template ~/models/mine
 | column | meaning |
 |---|---|
 | proven | probe conversations that are attributed as the proof says, from end to end |
-| partial | those of which something is not proven: `rendered.attribution` says what, and training refuses them |
-| refused | those that the template refuses |
-| with stop | how many are partial with the [`final_stop`](attribution.md#answers-without-a-stop) that it proposes |
-| prompt | "prefix": every answer begins where the generation prompt ends; else on how many probes with answers |
-| stop | what ends sampled spans; "none" is an end in ordinary text, or in the opener of the next turn |
-| marks | whether `{{% generation %}}`, whose inside TRL trains, holds the stops of answers; empty without marks |
-| oracle | share of the rendered probes that are attributed [each by itself](#attributed-each-by-itself) |
+| partial | probes of which something is not proven: `rendered.attribution` says what, and training refuses them |
+| refused | probes that the template refuses |
+| with stop | partial ones with the [`final_stop`](attribution.md#answers-without-a-stop) that the command proposes |
+| prompt | "prefix": every answer begins where the generation prompt ends; else in how many probes it does |
+| stop | what ends the model's part of an answer; "none": it ends in ordinary text, or at the opener of the next turn |
+| marks | whether `{{% generation %}}`, whose inside TRL trains, encloses the stops of answers; empty without marks |
+| oracle | share of the rendered probes that the oracle attributes [one by one](#attributed-each-by-itself) |
 | odd | the same share of other conversations, with white space around texts, markup, and control tokens spelled out |
-| time | of `emit` beside plain Jinja, of the probes: 2.0 is twice as long; measured, so it varies by some tenths |
+| time | how long `emit` takes for the probes, in times of plain Jinja; measured, so it varies by some tenths |
 
 [Attribution](attribution.md) says what "full" promises and what it does not. This page is written by
 `python -m docs.templates`.
 """
+COLUMNS: Final = "The first two columns count templates, the others probes."
 ORACLE: Final = """\
 ## Attributed each by itself
 
-Most conversations take two or three renderings of the template: what was proven once of a kind of conversation is
-remembered. Where that does not fit, the proof is made of the conversation itself (`rendered.attribution_route` is
-"oracle"), which takes two renderings per message. Of these templates more than one rendered probe in a hundred takes
-it, always those of the same kinds of conversations. Parts are lists of parts, which these templates write as Python
-prints them; markup is an answer with a think block in its text, which they look for:
+Most conversations take two or three renderings of the template, because what was proven once of a kind of conversation
+is remembered. Where that does not fit, the oracle proves the attribution of the conversation itself
+(`rendered.attribution_route` is "oracle"), which takes two renderings per message. With the following templates this
+happens to more than one rendered probe in a hundred. They are listed by the kind of probe to which it happens; in
+"markup" an answer has a think block in its text, for which these templates look:
 
 {names}
 """
@@ -335,7 +336,7 @@ def page(*, timed: bool = True, said: Callable[[str], None] = print) -> str:
     return (
         "\n".join(
             [
-                *(*parts, "## In total", "", "Probe conversations, apart from the first two columns.", "", *totals, ""),
+                *(*parts, "## In total", "", COLUMNS, "", *totals, ""),
                 ORACLE.format(names=_named(slow)).rstrip(),
                 *tables,
             ]
