@@ -13,10 +13,6 @@ LOADING := episodes trainers scale preferences export examples
 # Files in the order of tests/conftest.py, the long ones first, which the last option keeps.
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Of each test with more than 12 cases a sample runs. All cases of the renderers' tests, each for each family or tokenizer,
-# are 9,500; with them the whole run took half an hour on a slow machine. `make test CASES=` runs all.
-CASES = --cases 12
-
 # Tests start some thousand processes; with this variable set, each of them would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -33,12 +29,12 @@ quick: .venv/installed  ## a useful answer in a minute: a case or two of each te
 
 # One part after another, each in new processes: what libraries keep in memory adds up from file to file. They share a
 # cache directory, in which the proofs of real tokenizers are kept.
-test: .venv/installed  ## all tests but the slow ones, of the largest a sample
+test: .venv/installed  ## all tests but the slow ones, every case
 	cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && export NIELS_GPT_TEST_CACHE="$$cache" && \
-	$(PYTEST) $(CASES) tests/renderers && \
-	$(PYTEST) $(CASES) tests/doctor tests/explorer tests/museum tests/tokenizer && \
-	$(PYTEST) $(CASES) $(addprefix tests/,$(LOADING)) && \
-	$(PYTEST) $(CASES) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING))
+	$(PYTEST) tests/renderers && \
+	$(PYTEST) tests/doctor tests/explorer tests/museum tests/tokenizer && \
+	$(PYTEST) $(addprefix tests/,$(LOADING)) && \
+	$(PYTEST) $(addprefix --ignore=tests/,renderers doctor explorer museum tokenizer $(LOADING))
 
 SEED = 0
 

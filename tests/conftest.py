@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -165,37 +164,6 @@ def cli_here(
     return run
 
 
-# ---- samples of large tests: see CONTRIBUTING.md
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--cases",
-        type=int,
-        metavar="N",
-        help="of each test with more than N cases run a sample of N, or an eighth if that is more; without it, all run",
-    )
-
-
-def _sampled(items: list[pytest.Item], most: int) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """The cases that run and those that do not.
-
-    Of a test with more than `most` cases, `most` run, or an eighth if that is more. A hash of their names chooses them,
-    so that each test runs with other families and tokenizers, and a case that fails runs again the next time::
-
-        --cases 2    a[x] a[y] a[z] b[x] b[y] b[z] c    for example a[y] a[z] b[x] b[z] c
-    """
-    cases: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if not item.get_closest_marker("slow"):  # pytest leaves these out unless -m selects them
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out: set[str] = set()
-    for of_test in cases.values():
-        of_test.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-        left_out.update(item.nodeid for item in of_test[max(most, len(of_test) // 8) :])
-    return [item for item in items if item.nodeid not in left_out], [item for item in items if item.nodeid in left_out]
-
-
 # ---- memory: see `tests/memory.py`
 
 
@@ -334,9 +302,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for cases in quick.values():
         for item in cases if len(cases) <= _QUICK_CASES else cases[:1]:
             item.add_marker("quick")
-    if config.option.cases:
-        items[:], left_out = _sampled(items, config.option.cases)
-        config.hook.pytest_deselected(items=left_out)
     items[:] = memory.grouped(_long_files_first(items) if hasattr(config, "workerinput") else items)
 
 
