@@ -39,7 +39,7 @@ from niels_gpt.cache.build_all import Target
 from niels_gpt.cli.main import main
 from niels_gpt.config import TrainingConfig
 from niels_gpt.episodes import GPTEpisodeDataLoader
-from niels_gpt.sources.roam import roam_notes
+from niels_gpt.sources.text_files import roam_notes
 from tests.killing import count_and_kill
 import niels_gpt.cache.build_all
 from niels_gpt.cli import corpora, terminal

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from niels_gpt.builds.finished import already_built
 from niels_gpt.builds.tasks import Chunk, Task
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.progress import SILENT, Progress
-from niels_gpt.sources.base import HasHashedFiles
+from niels_gpt.sources.base import Source
 from niels_gpt.sources.files.slices import Sliceable
 from niels_gpt.sources.rejections import BadRowLimit, Rejections
 from niels_gpt.store.checksums import FileRecord
@@ -98,14 +98,6 @@ class Writer(Protocol):
 
 
 AnyWriter = TypeVar("AnyWriter", bound=Writer)
-
-
-@runtime_checkable
-class HasShare(Protocol):
-    """Rows that know which share of them has been read."""
-
-    def fraction_read(self) -> float | None:
-        """0 to 1; `None` if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +239,7 @@ class Build:
 
     def _encoded(self, task: Task, rows: Iterable[Any]) -> Generator[Chunk]:
         for chunk in task.chunks(rows, self.rejections):
-            if isinstance(rows, HasShare) and (share := rows.fraction_read()):
+            if isinstance(rows, Source) and (share := rows.fraction_read()):
                 self.options.progress.reached(share)
             yield chunk
 
@@ -268,5 +260,5 @@ class Build:
     def check_inputs(self) -> None:
         """Raise `ChangedWhileRead` if a file that was not read to its end has changed since it was hashed."""
         # A build whose budgets are full has left off in the middle of files, whose ends would have checked them.
-        if isinstance(self._rows, HasHashedFiles) and self._rows.hashed is not None:
+        if isinstance(self._rows, Source) and self._rows.hashed is not None:
             self._rows.hashed.check_unfinished()

@@ -47,7 +47,7 @@ from niels_gpt.sources.files.slices import Sliceable
 from niels_gpt.sources.hub_corpora import HubSource
 from niels_gpt.sources.registry import SOURCES, check_source_name, open_source
 from niels_gpt.sources.rejections import BadRowLimit
-from niels_gpt.sources.roam import RoamNotes
+from niels_gpt.sources.text_files import RoamNotes
 from niels_gpt.store.files import json_bytes, write_atomic
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.store.locks import locked

@@ -36,11 +36,11 @@ from niels_gpt.messages.keys import CHANGES
 from niels_gpt.ranges import LENGTH
 from niels_gpt.renderers.loss import LossOn
 from niels_gpt.renderers.notes import OnUnwritten
-from niels_gpt.sources.chat_files import record_to_conversation, refuse_labelled
-from niels_gpt.sources.files.inputs import Record, Rejected
+from niels_gpt.sources.chat_files import from_rows
+from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.rejections import Rejections
 from niels_gpt.sources.rows.chats import ARROW_NULLS
-from niels_gpt.sources.rows.shapes import DIALECTS, detect
+from niels_gpt.sources.rows.shapes import DIALECTS
 from niels_gpt.store.rows import Rows, rows_of
 from niels_gpt.version import __version__
 
@@ -148,17 +148,10 @@ class Tokenize:
     def _conversations(
         self, rows: Sequence[Mapping[str, Any]], indices: Sequence[int] | None
     ) -> Iterator[Conversation | Rejected]:
-        """The rows as conversations, or why they are none."""
-        format_ = self.format
+        """The rows as conversations, or why they are none; as from Arrow, on which `datasets` and Ray are built."""
         of_batch = " of the batch" if indices is None else ""
-        for number, row in zip(range(len(rows)) if indices is None else indices, rows, strict=True):
-            where = f"row {number}{of_batch}"
-            if self.format is None:
-                refuse_labelled(row, where)
-            # The first row decides for the whole batch: later rows may lack the column that shows the format.
-            format_ = format_ or detect(row) or "messages"
-            # Always as from Arrow, which `datasets` and Ray are built on: it adds nulls to rows.
-            yield record_to_conversation(Record(where, row, arrow=True), format_)
+        numbers = range(len(rows)) if indices is None else indices
+        return from_rows(((f"row {n}{of_batch}", row) for n, row in zip(numbers, rows, strict=True)), self.format)
 
     def _fitted(self, rows: Rows, names: list[str], bad: _BadRows) -> Rows:
         """The rows with at most `row_length` tokens; those that have nothing to train afterwards are left out."""

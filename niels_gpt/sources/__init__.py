@@ -7,7 +7,7 @@
 
     chat_files.py        conversations of the user's own files
     preference_files.py  completions that are compared or judged
-    text_files.py        documents of the user's own text files;  roam.py: a folder of markdown notes
+    text_files.py        documents of the user's own text files and notes
     hub_corpora.py       data sets on the Hugging Face hub: FineWeb-Edu, WikiText, Gutenberg, dolly-15k
     oasst1.py            OpenAssistant, on the hub too
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
@@ -39,15 +39,6 @@ class SourceOptions:
     shuffle_buffer: int = SHUFFLE_BUFFER
     english_only: bool = True
     max_messages: int | None = None
-
-
-@runtime_checkable
-class HasHashedFiles(Protocol):
-    """Rows that know which files they are read from, and what hashes these had."""
-
-    @property
-    def hashed(self) -> HashedFiles | None:
-        """The hashes; `None` for rows that are not read from files."""
 
 
 class Source(ABC, Generic[Row]):

@@ -53,8 +53,7 @@ class ChatFiles(FileSource[Conversation], ChatSource):
     checks: tuple[RowCheck, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.dialect is not None and self.dialect not in DIALECTS:
-            raise UsageError(f"no format {self.dialect!r}; known: {', '.join(DIALECTS)}")
+        _check_dialect(self.dialect)
         implied = self.mapping.dialect
         if implied is not None and self.dialect not in (None, implied):
             raise UsageError(f"the columns make rows of {implied}, and the format is {self.dialect}; leave one out")
@@ -177,20 +176,24 @@ def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) 
         UsageError: an unknown dialect; while the rows are read, one with a label of KTO (see `refuse_labelled`), unless
             the dialect is named.
     """
+    _check_dialect(dialect)  # now, and not with the first row
+    return from_rows(((f"row {number}", row) for number, row in enumerate(rows)), dialect)
+
+
+def from_rows(rows: Iterable[tuple[str, Mapping[str, Any]]], dialect: str | None) -> Iterator[Conversation | Rejected]:
+    """The conversations of `(where, row)` pairs that came through Arrow; arguments as for `from_dataset`."""
+    named = dialect
+    for where, row in rows:
+        if named is None:
+            refuse_labelled(row, where)
+        # One row decides for all: later rows may lack the column that shows the format.
+        dialect = dialect or detect(row)
+        yield record_to_conversation(Record(where, row, arrow=True), dialect or "messages")
+
+
+def _check_dialect(dialect: str | None) -> None:
     if dialect is not None and dialect not in DIALECTS:
         raise UsageError(f"no format {dialect!r}; known: {', '.join(DIALECTS)}")
-    # Not a generator itself, so that a wrong dialect is refused by the call and not with the first row.
-    return _from_dataset(rows, dialect)
-
-
-def _from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None) -> Iterator[Conversation | Rejected]:
-    is_named = dialect is not None
-    for number, row in enumerate(rows):
-        if not is_named:
-            refuse_labelled(row, f"row {number}")
-        # The first row decides for all: later rows may lack the column that shows the format.
-        dialect = dialect or detect(row)
-        yield record_to_conversation(Record(f"row {number}", row, arrow=True), dialect or "messages")
 
 
 def nth_conversation(path: str | AnyFile, number: int) -> Conversation:

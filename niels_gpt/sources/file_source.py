@@ -5,7 +5,6 @@
     ChatFiles         records  ->  conversations        chat_files.py
     PreferenceFiles   records  ->  preferences          preference_files.py
     TextFiles         records and texts  ->  documents  text_files.py
-    RoamNotes         those of a folder of notes        roam.py
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.sources.base import ChatSource, SourceOptions, TextSource
 from niels_gpt.sources.hub_corpora import Dolly, FineWebEdu, Gutenberg, WikiText
 from niels_gpt.sources.oasst1 import OpenAssistant
-from niels_gpt.sources.roam import RoamNotes
+from niels_gpt.sources.text_files import RoamNotes
 
 SOURCES: Final[dict[str, type[TextSource] | type[ChatSource]]] = {
     "fineweb_edu": FineWebEdu,

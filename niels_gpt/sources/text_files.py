@@ -1,5 +1,7 @@
 """Documents from the user's own files: each text or markdown file is a document, and each row with `text`.
 
+`RoamNotes` are those of a folder of markdown notes, such as an export of Roam or Obsidian.
+
 A text above 4 MiB is read in parts that end with a line, so that memory stays flat. Each part is a document; all parts
 of a file go to the same split.
 """
@@ -7,14 +9,15 @@ of a file go to the same split.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, ClassVar
 
 from niels_gpt.errors import DataError, InputError, shown
-from niels_gpt.sources.base import TextSource
+from niels_gpt.sources.base import SourceOptions, TextSource
 from niels_gpt.sources.file_source import FileSource
 from niels_gpt.sources.files.formats import Name, format_of
 from niels_gpt.sources.files.inputs import (
@@ -27,12 +30,18 @@ from niels_gpt.sources.files.inputs import (
     read_text,
     size_of,
 )
-from niels_gpt.sources.files.listing import TEXT_NAMES, hub_name, list_files
+from niels_gpt.sources.files.listing import MARKDOWN_NAMES, TEXT_NAMES, FileList, hub_name, list_files
 from niels_gpt.sources.files.records import read_records
 from niels_gpt.sources.files.slices import Slice, read_slice, slice_file
 from niels_gpt.store.remote import AnyFile, as_file
 
 PART_BYTES = 4 * 1024 * 1024
+
+# Front matter: a block between two lines of three dashes at the very top of a note.
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_WIKI_LINK = re.compile(r"!?\[\[(?:[^\]|]*\|)?([^\]|]+)\]\]")
+# An address may have one level of parentheses, as in .../Tea_(plant), and a title in quotes after it.
+_LINK = re.compile(r"!?\[([^\]]*)\]\([^()\s]*(?:\([^()\s]*\)[^()\s]*)*(?:\s+\"[^\"]*\")?\)")
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,21 @@ class TextFiles(FileSource[Document], TextSource):
         return _document(item) if isinstance(item, Record) else item
 
 
+@dataclass(frozen=True)
+class RoamNotes(TextFiles):
+    """One document per `.md` or `.markdown` file: without front matter, links as their text, all else as written."""
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> RoamNotes:
+        folder = Path(options.folder)
+        # A missing folder is an error where it is read, so that `build-all` builds the other corpora all the same.
+        return roam_notes(folder) if folder.exists() else RoamNotes(FileList((folder,)), folder.name)
+
+    def row_of(self, item: Record | Document, shape: str | None) -> Document | Rejected:
+        note = super().row_of(item, shape)
+        return replace(note, text=clean(note.text)) if isinstance(note, Document) else note
+
+
 def text_files(inputs: Sequence[str | AnyFile]) -> TextFiles:
     """The source of text, markdown and files of rows: paths, directories, glob patterns, URLs.
 
@@ -93,6 +117,28 @@ def text_files(inputs: Sequence[str | AnyFile]) -> TextFiles:
     """
     first = str(as_file(inputs[0]))
     return TextFiles(list_files(inputs, TEXT_NAMES), hub_name(first) or Path(first).stem)
+
+
+def roam_notes(folder: str | Path) -> RoamNotes:
+    """The notes below a folder, sorted by path.
+
+    Raises:
+        InputError: the folder is missing or has no notes.
+    """
+    return RoamNotes(list_files([folder], MARKDOWN_NAMES), Path(folder).name)
+
+
+def clean(text: str) -> str:
+    """A note without front matter, with its links as text.
+
+    ::
+
+        [[gardens|my garden]] and [[tea]]     ->  my garden and tea
+        [a page](https://example.org/x)       ->  a page
+    """
+    text = _FRONT_MATTER.sub("", text, count=1)
+    text = _WIKI_LINK.sub(r"\1", text)
+    return _LINK.sub(r"\1", text)
 
 
 def _is_large(file: AnyFile) -> bool:

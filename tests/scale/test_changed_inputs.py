@@ -21,8 +21,7 @@ from niels_gpt.sources.chat_files import ChatFiles, chat_files
 from niels_gpt.sources.curation.contamination import Benchmarks
 from niels_gpt.sources.files.slices import Slice
 from niels_gpt.sources.preference_files import preference_files
-from niels_gpt.sources.roam import roam_notes
-from niels_gpt.sources.text_files import text_files
+from niels_gpt.sources.text_files import roam_notes, text_files
 from niels_gpt.store.remote import ChangedWhileRead, RemoteFile
 from niels_gpt.tokenizer import SentencePieceTokenizer, training
 from tests.conftest import FakeTokenizer

@@ -21,8 +21,7 @@ from niels_gpt.cache.build_cache import build_pretrain_cache
 from niels_gpt.errors import DataError, InputError
 from niels_gpt.sources import text_files as text_module
 from niels_gpt.sources.files.inputs import Document, Rejected
-from niels_gpt.sources.roam import roam_notes
-from niels_gpt.sources.text_files import TextFiles, text_files
+from niels_gpt.sources.text_files import TextFiles, roam_notes, text_files
 from niels_gpt.store.kinds import open_meta
 from niels_gpt.tokenizer import SentencePieceTokenizer
 from tests.scale.builds import build, units, write_texts

@@ -14,8 +14,7 @@ from niels_gpt.sources import text_files as text_module
 from niels_gpt.sources.files.inputs import Document, Rejected
 from niels_gpt.sources.hub_corpora import Dolly, articles, text_of
 from niels_gpt.sources.oasst1 import threads
-from niels_gpt.sources.roam import clean, roam_notes
-from niels_gpt.sources.text_files import text_files
+from niels_gpt.sources.text_files import clean, roam_notes, text_files
 
 # --- texts -----------------------------------------------------------------------------------------------------
 

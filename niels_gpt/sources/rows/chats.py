@@ -38,7 +38,7 @@ def read_chat(row: Row, dialect: str, where: str, mapping: RowMapping = NO_MAPPI
     row = plain_row(mapping.renamed(row) if mapping else row, notes, arrow=arrow)
     shape = DIALECTS[dialect]
     shape.check(row, "no_messages")
-    messages = mapping.with_system(read_messages(_messages_of(row, shape), notes))
+    messages = mapping.with_system(read_messages(to_messages(row, shape), notes))
     return as_conversation(row, ReadMessages(messages), shape, where, notes)
 
 
@@ -50,7 +50,7 @@ def plain_row(row: Row, notes: Notes, *, arrow: bool) -> Row:
     return row
 
 
-def _messages_of(row: Row, shape: Shape) -> list[Any]:
+def to_messages(row: Row, shape: Shape) -> list[Any]:
     """The messages of a row that has this shape, not yet read."""
     if shape.messages:
         return shape.convert(row) if shape.convert else beside(row, list_at(row, shape.messages[0]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -76,8 +76,8 @@ def to_preference(row: Row, form: str, where: str = "", *, arrow: bool = False) 
     if shape.label and not isinstance(label, bool):
         raise MessageError("wrong_label", f"{shape.label[0]} is {label!r}; expected true or false")
     found = _listed(row, listed) if (listed := named(row, shape.listed)) else _sides(row, shape)
-    prompt, messages = _divided(row, shape, {name: value for name, value, _, _ in found}, notes)
-    completions = [Completion(messages[name], name, rank, label, score) for name, _, rank, score in found]
+    prompt, messages = _divided(row, shape, {one.name: one.messages for one in found}, notes)
+    completions = [replace(one, messages=messages[one.name], label=label) for one in found]
     for completion in completions:
         _check_completion(completion)
     of_row = as_conversation(row, prompt, shape, where, notes, chain(*messages.values()))
@@ -87,20 +87,20 @@ def to_preference(row: Row, form: str, where: str = "", *, arrow: bool = False) 
     return Preference(form, of_row, tuple(completions), margin)
 
 
-# Of a completion: its name, its text or messages, its rank, its score.
-Found = tuple[str, Any, int | None, float | None]
-
-
-def _sides(row: Row, shape: Shape) -> list[Found]:
-    """The completions that have columns of their own, the best first."""
+def _sides(row: Row, shape: Shape) -> list[Completion]:
+    """The completions that have columns of their own, the best first; their messages are not read yet."""
     names = [name for of_side in shape.completions if (name := named(row, of_side))]
     scores = [_number(row, of_side) for of_side in shape.scores]
     ranks = range(len(names)) if len(names) > 1 else [None]
-    return [(name, _split(row[name]), rank, score) for name, rank, score in zip(names, ranks, scores, strict=True)]
+    sides = zip(names, ranks, scores, strict=True)
+    return [Completion(_split(row[name]), name, rank, score=score) for name, rank, score in sides]
 
 
-def _listed(row: Row, name: str) -> list[Found]:
-    """The completions of a list. Ranks and scores may be in lists beside it; ranks are counted from 0, without gaps."""
+def _listed(row: Row, name: str) -> list[Completion]:
+    """The completions of a list, as `_sides`. Ranks and scores may be in lists beside it.
+
+    Ranks are counted from 0, without gaps.
+    """
     items = row[name]
     if not isinstance(items, list):
         raise MessageError("wrong_type", f"{name} is a {type(items).__name__}; expected a list of completions")
@@ -133,7 +133,8 @@ def _listed(row: Row, name: str) -> list[Found]:
     # Ranks 4 2 4 9: order 2 4 9, so 1 0 1 2.
     order = sorted({rank for rank in ranks if rank is not None})
     dense = [order.index(rank) for rank in ranks if rank is not None]
-    return [(f"{name} {n}", *each) for n, each in enumerate(zip(values, dense, scores, strict=True))]
+    listed = enumerate(zip(values, dense, scores, strict=True))
+    return [Completion(value, f"{name} {n}", rank, score=score) for n, (value, rank, score) in listed]
 
 
 def _divided(
