@@ -15,8 +15,8 @@ How a diagnosis runs::
       Report                                             report.py       (show.py, sarif.py; template.py of a template)
 
 `diagnose(source, other)` compares two tokenizers or templates instead (comparing.py). `watch(trainer)`
-(live.py) judges the first batches of a training; `fix=` writes repaired rows (repair.py). How to add a rule is
-described in `rules/__init__.py`.
+(live.py) judges the first batches of a training; `fix=` writes repaired rows (repair.py). docs/add_a_rule.md says
+how to add a rule.
 """
 
 from __future__ import annotations

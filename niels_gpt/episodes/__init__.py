@@ -28,7 +28,7 @@ The other files::
     shard_stream shards of datasets in a store        stream    random windows of a token stream; `make_data_loader`
 
 The files themselves are opened, checked and filtered in `niels_gpt.store`.
-The command line is in `niels_gpt.cli.episodes`; docs/episodes.md is for users.
+docs/episodes.md is for users; the commands are in `niels_gpt.cli.build` and `niels_gpt.cli.datasets`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ How a row of a file becomes rows of a batch, with the file that does each step::
       -> rows of a batch, chosen before rejected         batches.py
       -> order, ranks, resuming                          loader.py, and `niels_gpt.episodes`
 
-docs/preferences.md is for users; the command line is in `niels_gpt.cli.preferences`.
+docs/preferences.md is for users; the command is `build` in `niels_gpt.cli.build`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The conversations whose renderings `frozen_templates.py` freezes: the probes, and others of each kind.
+"""Conversations for judging templates: the probes, and other conversations of the same kinds.
 
-The others have the shapes of the probes and some shapes more, and texts as odd as real ones. A chat's texts depend on
+The others have the shapes of the probes and some more shapes, and texts as odd as real ones. A chat's texts depend on
 its name alone: they are the same in every process and version.
 """
 

@@ -5,6 +5,5 @@
     sampling.py   `Sampling`: what a user sets (proportions, groups, seed), and the order that follows from it
     order.py      `Order`: every row once, mixtures, curricula, windows of shards, random draws
     mixture.py    how many rows of each part an epoch has, from the wanted proportions: `mixture.json`
-    metadata.py   types and sources of episodes, by which they are grouped
     states.py     checkpoint states: a place as plain values, and back
 """
