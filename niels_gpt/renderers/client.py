@@ -8,23 +8,22 @@ that of a call: the result and its errors, `generate`, the request, the answer, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic import BaseModel, Field, FiniteFloat, StrictInt, ValidationError
 
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.extras import check_library
 from niels_gpt.messages import Message
-from niels_gpt.renderers.completions.parsed import Event, ParsedResponse, ParsedToolCall, ToolCallParseStatus
-from niels_gpt.renderers.completions.stream import ResponseParser
+from niels_gpt.renderers.completions.parsed import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.protocol import Renderer, StreamingRenderer, supports_tools
-from niels_gpt.renderers.server_answers import Completed, ServerError, StreamedCompletion, completed, excerpt
 from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import token_id_list
 
@@ -41,6 +40,22 @@ __all__ = [
 ]
 
 _LOG: Final = logging.getLogger(__name__)
+_EXCERPT: Final = 300  # characters of a body that an error shows
+
+
+class ServerError(DataError):
+    """An inference server cannot be reached, refuses, or does not answer with a completion.
+
+    `status` is the HTTP status, `None` if there was no answer.
+    """
+
+    def __init__(self, url: str, status: int | None, detail: str) -> None:
+        super().__init__(f"{url}: {'no answer' if status is None else f'status {status}'}: {detail}")
+        self.url, self.status, self.detail = url, status, detail
+
+    def __reduce__(self) -> tuple[type[ServerError], tuple[str, int | None, str]]:
+        """As for `MissingExtra`."""
+        return type(self), (self.url, self.status, self.detail)
 
 
 class OverlongPromptError(DataError):
@@ -138,7 +153,6 @@ async def generate(
     priority: int | None = None,
     extra_headers: Mapping[str, str] | None = None,
     max_prompt_len: int | None = None,
-    on_event: Callable[[Event], object] | None = None,
 ) -> Generated:
     """One completion. Rendering and parsing run in threads, so the event loop stays free.
 
@@ -152,12 +166,9 @@ async def generate(
             A server without `max_tokens` uses its own default (vLLM: 16).
         max_prompt_len: default the model's `max_model_len` in `GET /v1/models`, requested once per process; if the
             server does not list it, the length is not checked.
-        on_event: is called in the event loop with each event (`renderers/completions/parsed.py`) of a completion that
-            the server streams: reasoning, content and calls as they are sampled. The result is the same as without.
 
     Raises:
-        UsageError: arguments that contradict each other; tools for a renderer that reads no calls; `on_event` for a
-            renderer without `stream`.
+        UsageError: arguments that contradict each other; tools for a renderer that reads no calls.
         MissingExtra: httpx is not installed.
         OverlongPromptError: the prompt is longer than it may be.
         ServerError: the server sent no completion. Exceptions of `AsyncOpenAI` pass through, with a note of the url.
@@ -168,8 +179,6 @@ async def generate(
             f"found tools for a {type(renderer).__name__}, which reads no tool calls from completions; expected a "
             "renderer of a family with calls, or a tool_parser beside the template"
         )
-    if on_event is not None and not isinstance(renderer, StreamingRenderer):
-        raise UsageError(f"found on_event for a {type(renderer).__name__} without stream; leave on_event out")
     root = str(client.base_url).rstrip("/")
     if not root:
         raise UsageError("the client has no base_url; expected httpx.AsyncClient(base_url='http://host:8000/v1')")
@@ -193,15 +202,10 @@ async def generate(
     # What is not set is left out, for servers that do not know these fields.
     body |= {name: value for name, value in options.items() if value is not None}
     url = f"{root}/inference/v1/generate"
-    if on_event is not None and isinstance(renderer, StreamingRenderer):
-        parser = renderer.stream(prompt.ids, tools=tools)
-        payloads = _payloads(client, url, body | {"stream": True}, extra_headers)
-        completion = await _stream(payloads, url, parser, on_event)
-        return _result(prompt, completion, parser.result())
     status, content = await _post(client, url, body, extra_headers)
     # Of a completion of 32k tokens, reading the JSON and the text would hold the event loop for tens of milliseconds.
-    completion, parsed = await asyncio.to_thread(_read, renderer, prompt.ids, tools, url, status, content)
-    return _result(prompt, completion, parsed)
+    answer, parsed = await asyncio.to_thread(_read, renderer, prompt.ids, tools, url, status, content)
+    return _result(prompt, answer, parsed)
 
 
 # ---- the request
@@ -267,50 +271,6 @@ async def _post(client: Any, url: str, body: dict[str, Any], headers: Mapping[st
     return response.status_code, response.content
 
 
-async def _payloads(
-    client: Any, url: str, body: dict[str, Any], headers: Mapping[str, str] | None
-) -> AsyncGenerator[tuple[int, Any]]:
-    """The status, and each part of a completion that the server streams: a line of the stream, or its JSON."""
-    httpx = _optional_httpx()
-    if isinstance(client, httpx.AsyncClient):
-        try:
-            async with client.stream("POST", url, json=body, headers=headers) as response:
-                if not response.is_success:
-                    raise _refused(url, response.status_code, await response.aread())
-                async for line in response.aiter_lines():
-                    yield response.status_code, line
-        except httpx.HTTPError as error:
-            raise _no_answer(url, error) from error
-        return
-    from openai import AsyncStream
-
-    options = {"headers": dict(headers)} if headers else {}
-    try:
-        stream = await client.post(
-            url, cast_to=object, body=body, options=options, stream=True, stream_cls=AsyncStream[object]
-        )
-        # openai's client reads the lines of the stream itself, and gives the JSON of each.
-        async for payload in stream:
-            yield stream.response.status_code, payload
-    except Exception as error:  # everything that the caller's client raises gets the note, as in `_post`
-        error.add_note(f"{url}: {_server_answer(error)}")
-        raise
-
-
-async def _stream(
-    payloads: AsyncGenerator[tuple[int, Any]], url: str, parser: ResponseParser, on_event: Callable[[Event], object]
-) -> Completed:
-    """A completion that the server sends part by part; the parser's events are reported as they come."""
-    parts = StreamedCompletion(url)
-    async with contextlib.aclosing(payloads) as each:
-        async for status, payload in each:
-            for event in parser.feed(parts.take(status, payload)):
-                on_event(event)
-    for event in parser.finish():
-        on_event(event)
-    return parts.whole()
-
-
 def _refused(url: str, status: int, content: bytes) -> ServerError:
     return ServerError(url, status, f"expected a completion. The server says {excerpt(content)}")
 
@@ -319,6 +279,13 @@ def _no_answer(url: str, error: Exception) -> ServerError:
     remedy = "see that the server runs; if it is only slow, give the client a longer timeout"
     found = f"{str(error) or 'nothing came'} ({type(error).__name__})"
     return ServerError(url, None, f"{found}; expected a completion; {remedy}")
+
+
+def excerpt(content: bytes) -> str:
+    """The beginning of a body, for errors."""
+    # A character has up to four bytes; the rest of a body of megabytes is not decoded.
+    text = " ".join(content[: 4 * _EXCERPT].decode(errors="replace").split())
+    return repr(text if len(text) <= _EXCERPT else text[: _EXCERPT - 3] + "...")
 
 
 def _server_answer(error: Exception) -> str:
@@ -332,28 +299,67 @@ def _server_answer(error: Exception) -> str:
 # ---- the answer
 
 
+class _Entry(BaseModel):
+    logprob: Annotated[FiniteFloat, Field(strict=True)]
+
+
+class _Logprobs(BaseModel):
+    content: list[_Entry]
+
+
+class _Choice(BaseModel):
+    """A completion as the server sent it; what is trained on is checked."""
+
+    token_ids: Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
+    logprobs: _Logprobs
+    finish_reason: Any = None
+    routed_experts: Any = None
+
+
+class _Answer(BaseModel):
+    request_id: Any = None
+    choices: Annotated[list[_Choice], Field(min_length=1)]
+
+
+def _answer(url: str, status: int, content: bytes) -> _Answer:
+    """A server's answer; `ServerError` if it is no completion."""
+    try:
+        answer = _Answer.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        found = f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'the top'}"
+        raise ServerError(url, status, f"found no completion: {found}. The server says {excerpt(content)}") from error
+    ids, logprobs = len(answer.choices[0].token_ids), len(answer.choices[0].logprobs.content)
+    # Without this check a response with fewer logprobs would train on those of other tokens.
+    if ids != logprobs:
+        raise ServerError(url, status, f"found {logprobs} logprobs for {ids} tokens; expected one for each")
+    return answer
+
+
 def _read(
     renderer: Renderer, prompt_ids: list[int], tools: Any, url: str, status: int, content: bytes
-) -> tuple[Completed, ParsedResponse]:
-    completion = completed(url, status, content)
+) -> tuple[_Answer, ParsedResponse]:
+    answer = _answer(url, status, content)
+    ids = answer.choices[0].token_ids
     if isinstance(renderer, StreamingRenderer):
-        return completion, renderer.parse_response(completion.ids, tools=tools, prompt_ids=prompt_ids)
-    return completion, renderer.parse_response(completion.ids, tools=tools)
+        return answer, renderer.parse_response(ids, tools=tools, prompt_ids=prompt_ids)
+    return answer, renderer.parse_response(ids, tools=tools)
 
 
-def _result(prompt: _Prompt, completion: Completed, parsed: ParsedResponse) -> Generated:
+def _result(prompt: _Prompt, answer: _Answer, parsed: ParsedResponse) -> Generated:
+    completion, request_id = answer.choices[0], str(answer.request_id or "")
     # Formats without ids get some that are unique over requests, because results name them in later turns.
-    prefix = f"call_{completion.request_id}_" if completion.request_id else "call_"
+    prefix = f"call_{request_id}_" if request_id else "call_"
     calls = [OpenAIToolCall(call, call.id or f"{prefix}{at}") for at, call in enumerate(parsed.tool_calls)]
     called = any(call.status is ToolCallParseStatus.OK for call in calls)
     experts = completion.routed_experts
     if isinstance(experts, dict) and isinstance(data := experts.get("data"), str):
         experts = experts | {"data": memoryview(data.encode())}  # users of the `renderers` package expect bytes
     return Generated(
-        request_id=completion.request_id,
+        request_id=request_id,
         prompt_ids=prompt.ids,
-        completion_ids=completion.ids,
-        completion_logprobs=completion.logprobs,
+        completion_ids=completion.token_ids,
+        completion_logprobs=[entry.logprob for entry in completion.logprobs.content],
         content=parsed.content,
         reasoning_content=parsed.reasoning_content,
         tool_calls=calls,

@@ -196,9 +196,7 @@ def _media_of(
 _encoder_of = lru_cache(maxsize=2)(open_encoder)  # an encoder may hold hundreds of megabytes, so only two stay open
 
 
-def attribute_text_segments(
-    tokenizer: Any, segments: Sequence[tuple[str, bool]], *, overlap_is_content: bool = False
-) -> list[tuple[int, bool]]:
+def attribute_text_segments(tokenizer: Any, segments: Sequence[tuple[str, bool]]) -> list[tuple[int, bool]]:
     """Encode adjacent `(text, is_content)` segments as one text.
 
     A token belongs to the segment of its first character. Control tokens are recognised outside of content only.
@@ -206,8 +204,6 @@ def attribute_text_segments(
     Args:
         tokenizer: whatever `open_encoder` takes. The last two objects stay open; tokens that are added to them later
             are not seen. A path or a name is opened at every call: for many calls pass what `open_encoder` returns.
-        overlap_is_content: a token counts as content where any of its bytes are. Where the ids are not the text's bytes
-            (a tokenizer that normalises), where any of its characters are.
 
     Returns:
         `(token_id, is_content)` of each token.
@@ -219,18 +215,4 @@ def attribute_text_segments(
     texts, content = [text for text, _ in segments], [is_content for _, is_content in segments]
     ids, owner = encoder.encode_pieces(texts, [not is_content for is_content in content])
     flags = np.array([*content, False], dtype=np.bool_)[owner]
-    if overlap_is_content:
-        text, tokens = "".join(texts).encode(), encoder.token_bytes(ids.tolist())
-        if b"".join(tokens) == text:
-            in_content = np.repeat(np.array(content, dtype=np.bool_), [len(part.encode()) for part in texts])
-            edges = np.cumsum([0, *map(len, tokens)])
-        else:
-            # With one piece per character, the owner of a token is the character in which it begins.
-            in_content = np.repeat(np.array(content, dtype=np.bool_), [len(part) for part in texts])
-            starts = encoder.encode_pieces(list("".join(texts)), (~in_content).tolist())[1]
-            edges = np.append(starts, len(in_content))
-        # in_content  T T F F T     content before each byte  0 1 2 2 2 3     edges  0 1 3 5     tokens  T T T
-        # A token has some content if more of it is before the token's end than before its beginning.
-        before = np.concatenate(([0], np.cumsum(in_content)))
-        flags |= before[edges[1:]] > before[edges[:-1]]
     return list(zip(ids.tolist(), flags.tolist(), strict=True))

@@ -11,13 +11,11 @@ from niels_gpt.messages import Message
 from niels_gpt.ranges import WORKERS
 from niels_gpt.renderers.completions.parsed import ParsedResponse
 from niels_gpt.renderers.completions.stream import ResponseParser
-from niels_gpt.renderers.images.processors import MultiModalData
 from niels_gpt.renderers.notes import OnUnwritten, decided
 from niels_gpt.renderers.protocol import (
     MultimodalRenderer,
     Renderer,
     Renders,
-    StreamingRenderer,
     as_produced,
     listing,
     supports_tools,
@@ -30,7 +28,7 @@ class RendererPool:
     """A renderer that threads share, with its methods; in other packages a pool of `size` renderers.
 
     Ours are thread-safe, and hold the interpreter's lock while they render: more of them would need more memory and
-    not be faster.
+    not be faster. The keywords of the methods are those of the renderer's own.
 
     Args:
         factory: makes the renderer, which must be thread-safe.
@@ -42,7 +40,7 @@ class RendererPool:
 
     def __init__(self, factory: Callable[[], Renderer], size: int) -> None:
         self.size = WORKERS.whole(size, "the pool's size")
-        self._renderer = factory()
+        self._renderer: Any = factory()
 
     @contextmanager
     def checkout(self) -> Iterator[Renderer]:
@@ -50,30 +48,15 @@ class RendererPool:
         yield self._renderer
 
     def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Any = None,
-        add_generation_prompt: bool = False,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Message], *, chat_template_kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> RenderedTokens:
-        """See `BaseRenderer.render`; `UsageError` for options of a conversation that a renderer does not take."""
-        return self.with_kwargs(chat_template_kwargs).render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt
-        )
+        rendered: RenderedTokens = self.with_kwargs(chat_template_kwargs).render(messages, **options)
+        return rendered
 
     def render_ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Any = None,
-        add_generation_prompt: bool = False,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        self, messages: Sequence[Message], *, chat_template_kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> list[int]:
-        """The ids of `render`."""
-        return self.with_kwargs(chat_template_kwargs).render_ids(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt
-        )
+        return self.with_kwargs(chat_template_kwargs).render_ids(messages, **options)
 
     def with_kwargs(self, kwargs: Mapping[str, Any] | None) -> Renderer:
         """The renderer with the `chat_template_kwargs` of a conversation."""
@@ -92,50 +75,37 @@ class RendererPool:
         produced: Renders = as_produced(self._renderer)
         return produced
 
-    def parse_response(
-        self, token_ids: Sequence[int], *, tools: Any = None, prompt_ids: Sequence[int] | None = None
-    ) -> ParsedResponse:
-        """See `StreamingRenderer`; a renderer that is none reads without the prompt."""
-        if isinstance(self._renderer, StreamingRenderer):
-            return self._renderer.parse_response(token_ids, tools=tools, prompt_ids=prompt_ids)
-        return self._renderer.parse_response(token_ids, tools=tools)
+    def parse_response(self, token_ids: Sequence[int], **options: Any) -> ParsedResponse:
+        parsed: ParsedResponse = self._renderer.parse_response(token_ids, **options)
+        return parsed
 
-    def stream(self, prompt_ids: Sequence[int] | None = None, *, tools: Any = None) -> ResponseParser:
-        """See `StreamingRenderer`.
-
-        Raises:
-            UsageError: the renderer reads whole completions only.
-        """
-        if not isinstance(self._renderer, StreamingRenderer):
-            found = type(self._renderer).__name__
-            raise UsageError(f"{found} has no stream; call parse_response with the whole completion")
-        return self._renderer.stream(prompt_ids, tools=tools)
+    def stream(self, prompt_ids: Sequence[int] | None = None, **options: Any) -> ResponseParser:
+        parser: ResponseParser = self._renderer.stream(prompt_ids, **options)
+        return parser
 
     def get_stop_token_ids(self) -> list[int]:
-        return self._renderer.get_stop_token_ids()
+        stops: list[int] = self._renderer.get_stop_token_ids()
+        return stops
 
     def bridge_to_next_turn(
         self,
         previous_prompt_ids: Sequence[int],
         previous_completion_ids: Sequence[int],
         new_messages: Sequence[Message],
-        *,
-        tools: Any = None,
-        previous_multi_modal_data: MultiModalData | None = None,
+        **options: Any,
     ) -> RenderedTokens | None:
         """See `MultimodalRenderer`.
 
         Raises:
             UsageError: images of earlier turns for a renderer that takes none.
         """
-        more: dict[str, Any] = {}
-        if isinstance(self._renderer, MultimodalRenderer):
-            more["previous_multi_modal_data"] = previous_multi_modal_data
-        elif previous_multi_modal_data is not None and not previous_multi_modal_data.is_empty():
+        media = None if is_multimodal(self) else options.pop("previous_multi_modal_data", None)
+        if media is not None and not media.is_empty():
             raise UsageError(f"{type(self._renderer).__name__} takes no images; leave previous_multi_modal_data out")
-        return self._renderer.bridge_to_next_turn(
-            previous_prompt_ids, previous_completion_ids, new_messages, tools=tools, **more
+        bridged: RenderedTokens | None = self._renderer.bridge_to_next_turn(
+            previous_prompt_ids, previous_completion_ids, new_messages, **options
         )
+        return bridged
 
     @property
     def supports_tools(self) -> bool:
@@ -144,7 +114,7 @@ class RendererPool:
     @property
     def mm_token_type_id_map(self) -> Mapping[int, int]:
         """See `MultimodalRenderer`; empty where the renderer takes no images."""
-        return self._renderer.mm_token_type_id_map if isinstance(self._renderer, MultimodalRenderer) else {}
+        return self._renderer.mm_token_type_id_map if is_multimodal(self) else {}
 
 
 def is_multimodal(renderer: object) -> bool:

@@ -9,7 +9,6 @@ import itertools
 import json
 import logging
 import pickle
-import re
 import ssl
 import sys
 import threading
@@ -25,7 +24,7 @@ import pytest
 from niels_gpt.errors import DataError, MissingExtra, UsageError
 from niels_gpt.renderers.base import MultiModalData, ParsedResponse, PlaceholderRange, RenderedTokens
 from niels_gpt.renderers.client import Generated, OverlongPromptError, ServerError, generate
-from niels_gpt.renderers.completions.parsed import CallClosed, ContentDelta, ToolCallParseStatus
+from niels_gpt.renderers.completions.parsed import ToolCallParseStatus
 from niels_gpt.renderers.families.qwen3 import Qwen3Renderer
 
 pytest.importorskip("tokenizers")
@@ -73,7 +72,6 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.model = f"model-{next(_numbers)}"
         self.seen: list[tuple[str, dict[str, str], Any]] = []
-        self.parts: list[bytes | threading.Event] = []
         self.on_generate: Callable[[], Reply] = lambda: (200, json.dumps(answer("hello world<|im_end|>")).encode())
         self.on_models: Callable[[], Reply] = lambda: (200, self.card(4096))
 
@@ -100,9 +98,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path == GENERATE and body.get("stream"):
-            self.reply_in_parts(body)
-            return
         self.reply(body, self.server.on_generate if self.path == GENERATE else lambda: (404, b"no such route"))
 
     def reply(self, body: Any, make: Callable[[], Reply]) -> None:
@@ -116,20 +111,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
         except ConnectionError:
             pass  # the client was cancelled
-
-    def reply_in_parts(self, body: Any) -> None:
-        """Each of the server's `parts` as one chunk; it waits where a part is an event."""
-        self.server.seen.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.send_header("connection", "close")
-        self.end_headers()
-        for part in self.server.parts:
-            if isinstance(part, threading.Event):
-                assert part.wait(60)
-            else:
-                self.wfile.write(part)
-                self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -179,87 +160,12 @@ def basics(server: Server, client: Any) -> dict[str, Any]:
     return {"client": client, "renderer": renderer(), "messages": CHAT, "model": server.model}
 
 
-# ---- completions that are streamed
-
-THOUGHTFUL = f"<think>\nhm\n</think>\n\nok\n{GOOD_CALL}<|im_end|>"
-
-
-def parts_of(text: str, size: int = 1, **last: Any) -> list[bytes]:
-    """What vLLM streams for a completion: `size` tokens in a part, then the usage, then the end."""
-    whole = answer(text)["choices"][0]
-    ids, entries = whole["token_ids"], whole["logprobs"]["content"]
-    payloads: list[dict[str, Any]] = []
-    for at in range(0, len(ids), size):
-        choice = {
-            "index": 0,
-            "token_ids": ids[at : at + size],
-            "logprobs": {"content": entries[at : at + size]},
-            "finish_reason": None,
-        }
-        payloads.append({"request_id": "r7", "choices": [choice]})
-    payloads[-1]["choices"][0] |= {"finish_reason": "stop"} | last
-    payloads.append({"request_id": "r7", "choices": [], "usage": {"completion_tokens": len(ids)}})
-    return [b"data: " + json.dumps(payload).encode() + b"\n\n" for payload in payloads] + [b"data: [DONE]\n\n"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", [1, 7])
-def test_a_streamed_completion_is_the_same_result(server: Server, kind: str, size: int) -> None:
-    server.says(answer(THOUGHTFUL))
-    whole = ask(server, kind, tools=TOOLS)
-    server.parts = [b": a comment\n\n", *parts_of(THOUGHTFUL, size)]
-    events: list[Any] = []
-    result = ask(server, kind, tools=TOOLS, on_event=events.append)
-    assert result == whole
-    assert result.finish_reason == "tool_calls"
-    assert server.seen[-1][2] == server.seen[-2][2] | {"stream": True}
-    kinds = [kind for kind, _ in itertools.groupby(type(event).__name__ for event in events)]
-    assert kinds == ["ReasoningDelta", "ContentDelta", "CallClosed", "Stopped"]
-    assert [event.call.arguments for event in events if isinstance(event, CallClosed)] == [{"city": "Köln"}]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_events_come_before_the_completion_ends(server: Server, kind: str) -> None:
-    """The server waits with the second half until the caller has seen the first."""
-    seen, said = threading.Event(), parts_of("hello world and more<|im_end|>")
-    server.parts = [*said[:-5], seen, *said[-5:]]
-    texts: list[str] = []
-
-    def listen(event: Any) -> None:
-        if isinstance(event, ContentDelta):
-            texts.append(event.text)
-            seen.set()
-
-    assert ask(server, kind, on_event=listen).content == "".join(texts) == "hello world and more"
-    assert len(texts) > 1
-
-
-EXPERTS = [part.replace(b'"index"', b'"routed_experts": "eA==", "index"') for part in parts_of("a b c<|im_end|>")]
-BROKEN_STREAMS: list[tuple[str, list[bytes], str]] = [
-    ("nothing", [], "the stream ended after 0 parts without a finish_reason"),
-    ("broken off", parts_of("hello world<|im_end|>")[:2], "the stream ended after 2 parts without a finish_reason"),
-    ("no json", [b"data: {x\n\n"], "found no JSON"),
-    ("an error", [*parts_of("hello")[:1], b'data: {"error": {"message": "out of memory"}}\n\n'], "out of memory"),
-    ("no ids", [b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'], "found choices[0].token_ids that are not ids"),
-    ("experts in parts", EXPERTS, "routed experts in several parts"),
-]
-
-
-@pytest.mark.parametrize(("name", "parts", "said"), BROKEN_STREAMS, ids=[name for name, *_ in BROKEN_STREAMS])
-def test_streams_that_are_no_completion(server: Server, name: str, parts: list[bytes], said: str) -> None:
-    server.parts = list(parts)
-    with pytest.raises(ServerError, match=re.escape(said)):
-        ask(server, on_event=lambda event: None)
-
-
 def test_a_renderer_that_reads_whole_completions_only(server: Server) -> None:
     """Renderers of others have no `stream`; without it, and without `prompt_ids`, `generate` works as before."""
     own = renderer()
     names = ("render", "render_ids", "parse_response", "get_stop_token_ids", "bridge_to_next_turn")
     foreign = SimpleNamespace(**{name: getattr(own, name) for name in names})
     assert ask(server, renderer=foreign).content == "hello world"
-    with pytest.raises(UsageError, match="found on_event for a SimpleNamespace without stream"):
-        ask(server, renderer=foreign, on_event=print)
 
 
 def test_the_prompt_tells_whether_the_model_is_thinking(server: Server) -> None:
@@ -267,10 +173,8 @@ def test_the_prompt_tells_whether_the_model_is_thinking(server: Server) -> None:
     opened = [*renderer().render_ids(CHAT, add_generation_prompt=True), *ids_of("<think>\n")]
     for said, expected in (("hm", ("hm", "")), ("hm\n</think>\n\nok", ("hm", "ok"))):
         server.says(answer(said + "<|im_end|>"))
-        server.parts = list(parts_of(said + "<|im_end|>"))
-        for more in ({}, {"on_event": lambda event: None}):
-            result = ask(server, prompt_ids=opened, **more)
-            assert (result.reasoning_content, result.content) == expected
+        result = ask(server, prompt_ids=opened)
+        assert (result.reasoning_content, result.content) == expected
 
 
 # ---- request and result
@@ -491,13 +395,14 @@ def broken(**more: Any) -> dict[str, Any]:
 
 
 BROKEN: dict[str, tuple[Any, str]] = {
-    "no JSON": (b"<html>busy</html>", r"no JSON .*busy"),
-    "empty": (b"", "no JSON"),
-    "no choices": ({"error": "out of memory"}, "no choice.*out of memory"),
-    "no ids": (broken(token_ids=None), "token_ids that are not ids, or empty"),
-    "empty ids": (broken(token_ids=[], logprobs={"content": []}), "token_ids that are not ids, or empty"),
-    "no logprobs": (broken(logprobs=None), r"found 0 logprobs for \d+ tokens"),
-    "null logprob": (broken(token_ids=[1], logprobs={"content": [{"logprob": None}]}), "not finite numbers"),
+    "no JSON": (b"<html>busy</html>", r"Invalid JSON.*busy"),
+    "empty": (b"", "Invalid JSON"),
+    "no choices": ({"error": "out of memory"}, "required at choices.*out of memory"),
+    "no ids": (broken(token_ids=None), "at choices.0.token_ids"),
+    "empty ids": (broken(token_ids=[], logprobs={"content": []}), "at choices.0.token_ids"),
+    "no logprobs": (broken(logprobs=None), "at choices.0.logprobs"),
+    "null logprob": (broken(token_ids=[1], logprobs={"content": [{"logprob": None}]}), "content.0.logprob"),
+    "few logprobs": (broken(token_ids=[1, 2], logprobs={"content": [{"logprob": 0}]}), "found 1 logprobs for 2 tokens"),
 }
 
 
@@ -538,9 +443,6 @@ def test_a_client_without_patience(server: Server) -> None:
     with pytest.raises(ServerError, match=r"no answer: .*ReadTimeout.*longer timeout"):
         asyncio.run(run())
     released.set()
-
-
-# ---- the event loop
 
 
 # ---- optional libraries

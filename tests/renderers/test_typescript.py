@@ -96,13 +96,10 @@ def test_keys_are_sorted_and_required_ones_come_first() -> None:
     ("odd", "place"),
     [
         ({"parameters": {"properties": "x"}}, "parameters of f: properties is 'x'"),
-        ({"parameters": {"properties": {"a": {"enum": 5}}}}, "properties.a.enum is 5; expected a list"),
-        ({"parameters": {"properties": {"a": {"enum": None}}}}, "properties.a.enum is None; expected a list"),
-        ({"description": 1.5}, "description is 1.5; expected a text"),
-        ({"parameters": {"properties": {"a": {"items": {"description": 1.5}}}}}, "a.items.description is 1.5"),
+        ({"parameters": {"properties": {"a": {"enum": 5}}}}, "function: .*int.*; expected a JSON schema"),
+        ({"parameters": {"properties": {"a": {"type": "array", "items": {"description": 1.5}}}}}, "function: .*float"),
         ({"parameters": {"required": 5}}, "parameters of f: required is 5"),
-        ({"parameters": {"$defs": {"a": 5}}}, r"\$defs.a is 5; expected an object"),
-        ({"parameters": {"properties": {"a": {"anyOf": 5}}}}, "a.anyOf is 5; expected a list"),
+        ({"parameters": {"properties": {"a": {"anyOf": None}}}}, "function: .*NoneType"),
         ({"parameters": [1]}, r"parameters of f: the schema is \[1\]"),
     ],
 )

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from niels_gpt.errors import UsageError
 from niels_gpt.extras import check_library
-from niels_gpt.renderers.server_answers import ServerError, excerpt
+from niels_gpt.renderers.client import ServerError, excerpt
 
 if TYPE_CHECKING:
     import httpx
