@@ -1,9 +1,7 @@
-"""What a source is: rows in a fixed order, with a name, a revision and a fingerprint."""
+"""What a source is: rows in a fixed order, with a name, a revision and a configuration."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,11 +87,6 @@ class Source(ABC, Generic[Row]):
     def fraction_read(self) -> float | None:
         """How much of the data has been read so far, 0 to 1; `None` if that is not known."""
         return None
-
-    def fingerprint(self) -> str:
-        """sha256 of `config()`: equal fingerprints mean equal rows."""
-        # Sorted, because the order in which a source lists its options says nothing.
-        return hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()
 
 
 class TextSource(Source[Document]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from itertools import islice
 from typing import Any, ClassVar, Final, Self
@@ -39,12 +39,9 @@ class HubSource:
 
     @classmethod
     def from_options(cls, options: SourceOptions) -> Self:
-        return cls(**cls._dataset_option(options))
-
-    @staticmethod
-    def _dataset_option(options: SourceOptions) -> dict[str, Any]:
-        """The keyword `dataset` if the options name another data set; subclasses have a default."""
-        return {} if options.dataset is None else {"dataset": options.dataset}
+        # An option has the name of the field that it sets; one that is `None` leaves the default.
+        given = {each.name: getattr(options, each.name, None) for each in fields(cls)}
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
     @property
     def name(self) -> str:
@@ -120,10 +117,6 @@ class FineWebEdu(HubSource, TextSource):
     def __post_init__(self) -> None:
         ranges.SEED.check(self.seed)
         ranges.SHUFFLE_BUFFER.check(self.shuffle_buffer)
-
-    @classmethod
-    def from_options(cls, options: SourceOptions) -> Self:
-        return cls(seed=options.seed, shuffle_buffer=options.shuffle_buffer, **cls._dataset_option(options))
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Repository, configuration, commit, and the shuffling."""

@@ -14,12 +14,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 from niels_gpt.messages import Conversation
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.ranges import MAX_MESSAGES
-from niels_gpt.sources.base import ChatSource, SourceOptions
+from niels_gpt.sources.base import ChatSource
 from niels_gpt.sources.files.hub import HubDataset
 from niels_gpt.sources.files.inputs import Rejected
 from niels_gpt.sources.hub_corpora import HubSource, chat_of
@@ -51,10 +51,6 @@ class OpenAssistant(HubSource, ChatSource):
 
     def __post_init__(self) -> None:
         MAX_MESSAGES.check(self.max_messages)
-
-    @classmethod
-    def from_options(cls, options: SourceOptions) -> Self:
-        return cls(english_only=options.english_only, max_messages=options.max_messages, **cls._dataset_option(options))
 
     def config(self, progress: Progress = SILENT) -> dict[str, Any]:
         """Repository, configuration, commit, and what is left out."""

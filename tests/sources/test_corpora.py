@@ -68,9 +68,9 @@ def test_roam_reads_a_folder_in_a_fixed_order(tmp_path: Path) -> None:
     assert [(row.text if isinstance(row, Document) else row.reason) for row in found] == ["2", "invalid_utf8", "1"]
     assert list(source.iterate(start=2)) == found[2:]
     assert [entry["name"] for entry in source.config()["inputs"]] == ["two.md", "bad.md", "one.md"]
-    before = source.fingerprint()
+    before = source.config()
     (tmp_path / "one.md").write_text("changed")
-    assert roam_notes(tmp_path).fingerprint() != before
+    assert roam_notes(tmp_path).config() != before
 
 
 def test_large_text_files_come_in_parts_that_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,6 @@ NAMES: Final[Mapping[str, tuple[Format, ...]]] = {
     ".markdown": ("text",),
 }
 COMPRESSIONS: Final = (".gz", ".zst")
-ROWS: Final[tuple[Format, ...]] = ("lines", "array", "parquet", "arrow")
 EXPECTED: Final = "rows (.jsonl, .ndjson, .json, .parquet, .arrow) or text (.txt, .md)"
 
 _BINARY: Final[Mapping[bytes, Format]] = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
