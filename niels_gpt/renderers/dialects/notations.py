@@ -45,7 +45,7 @@ def python_arguments(completion: Completion, at: int) -> tuple[dict[str, Any], i
     for token in _TOKEN.finditer(text, at):
         char = token.group()
         if char in _CLOSING:
-            if (len(brackets) == 1 and equals < 0) or len(brackets) > _DEEPEST:  # no keyword; too deep for Python, too
+            if (len(brackets) == 1 and equals < 0) or len(brackets) > _DEEPEST:  # no keyword, or too deep for Python
                 return None
             brackets.append(_CLOSING[char])
         elif (char in ")]}" and brackets.pop() != char) or (

@@ -33,7 +33,7 @@ class ChatMLRenderer(ChatMLTurns):
 
     name = "chatml"
     roles = ("system", "user", "assistant")
-    # Those templates write the field `content` and nothing else, so `reasoning_content` is left out here, too.
+    # Those templates write the field `content` and nothing else, so `reasoning_content` is left out here.
     has_reasoning = False
 
     def assistant(self, view: ConversationView, index: int, out: Emitter) -> None:

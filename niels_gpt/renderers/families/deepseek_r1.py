@@ -32,7 +32,7 @@ class DeepSeekR1Renderer(DeepSeekV3Renderer):
         """Write the reasoning of the last message, the content, the calls."""
         reasoning, content = view.reasoning(index), view.text(index)
         # Of every answer the template writes only what follows the last `</think>`. It knows no field with reasoning,
-        # so the content is cut beside such a field, too.
+        # so the content is also cut beside such a field.
         if "</think>" in content:
             reasoning = split_thinking(content)[0] if reasoning is None else reasoning
             content = content.split("</think>")[-1]

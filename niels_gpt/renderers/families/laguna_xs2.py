@@ -75,7 +75,7 @@ class LagunaXS2Renderer(Family):
 
         An empty system message without tools turns the block off.
         """
-        # The model's bos token is its eos token, too: the template begins with it.
+        # The model's bos token is also its eos token: the template begins with it.
         out.scaffold("〈|EOS|〉")
         # The template applies `rstrip`: only the right end is stripped.
         text = view.text(0).rstrip() if view.has_system else _DEFAULT_SYSTEM

@@ -33,7 +33,7 @@ _BEGIN, _END = "<|begin_of_text|>", "<|eot_id|>"
 _DIALECT = LlamaJSON()
 _CALL_FORMAT = (
     'Respond in the format {"name": function name, "parameters": dictionary of argument name and its value}.'
-    "Do not use variables.\n\n"  # the template, too, has no space before "Do"
+    "Do not use variables.\n\n"  # the template has no space before "Do" either
 )
 TOOLS_FOR_USER = (
     "Given the following functions, please respond with a JSON for a function call with its proper arguments that best "

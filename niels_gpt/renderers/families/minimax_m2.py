@@ -58,7 +58,7 @@ class MiniMaxM2Renderer(Family):
     controls = (_BEGIN, _TURN)
     calls = MiniMaxSection()
     before_first_call = "\n"
-    calls_section = (f"\n{MINIMAX.opening}\n", MINIMAX.closing)  # the first newline is written without a content, too
+    calls_section = (f"\n{MINIMAX.opening}\n", MINIMAX.closing)  # the first newline is also written without a content
     between_calls = ""  # the dialect ends each call in a newline, as the template does
     user_turn = (f"{_TURN}user\n", f"{_END}\n")
     tool_turn = ("\n<response>", "</response>")

@@ -80,7 +80,7 @@ class MistralRenderer(Family):
 
 
 def write_call_list(calls: Sequence[Call], dialect: CallDialect, index: int, out: Emitter) -> None:
-    """Write calls as one JSON list, whose brackets and commas the model writes, too.
+    """Write calls as one JSON list, whose brackets and commas the model also writes.
 
     Raises:
         MessageError: `wrong_call_id`.

@@ -144,7 +144,7 @@ class Attributor:
 
     def _text(self, messages: list[dict[str, Any]], tools: Any, gen: bool, variables: Mapping[str, Any]) -> str:
         asked = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": gen}
-        return self.run({**asked, **variables}, self.source)  # transformers passes documents, too
+        return self.run({**asked, **variables}, self.source)  # transformers also passes documents
 
     # ---- attribution
 

@@ -259,7 +259,7 @@ class Lettering:
         return self._with_keys(lettered)
 
     def _with_keys(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields; keys that are no names, so that no template looks them up, have letters, too."""
+        """The fields; keys that are no names, so that no template looks them up, also have letters."""
         if all(map(str.isidentifier, fields)):
             return fields
         return {key if key.isidentifier() else self._label(key, "label"): item for key, item in fields.items()}

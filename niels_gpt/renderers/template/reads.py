@@ -1,7 +1,7 @@
 """What a template reads of a conversation, asked once with short conversations; messages are adapted to the answers.
 
 A template may not know the role developer, print a content in parts as Python does, or take arguments as JSON text
-alone. Servers join the text parts and write the role as system before they render, so that is done here, too
+alone. Servers also join the text parts and write the role as system before they render, so that is done here
 (`renderers/adapting.py`).
 """
 

@@ -193,7 +193,7 @@ def with_declarations(output: str, stretches: list[Stretch], controls: ControlTo
     found, declared = list[Stretch](), set[str]()
     for stretch in stretches:
         fields = {stretch.leaf.field, found[-1].leaf.field} if found else set[str]()
-        if fields == {"tools", "label"}:  # a name that a call has, too
+        if fields == {"tools", "label"}:  # a name that a call also has
             declared = declared or {*strings_in(tools)}
             is_declared = stretch.leaf.text in declared and found[-1].leaf.text in declared
         else:

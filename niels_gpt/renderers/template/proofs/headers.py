@@ -4,7 +4,7 @@ With user "Hi" as its only message, a template may write a system turn of its ow
 
     <s>You are kind.<e> <u>Hi<e>
                         ^              `first_turn_start`: what is before it belongs to no message
-                        <u>            `header_start`: a later question has this before its content, too
+                        <u>            `header_start`: a later question also has this before its content
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def first_lead(renderings: Renderings) -> str:
 def header_start(renderings: Renderings, text: str, role: str) -> int | None:
     """Where the header of a message of this role starts in the text before its content; `None` if nothing shows it.
 
-    The header is what a message of this role has elsewhere, too: after an answer.
+    The header is what a message of this role also has elsewhere: after an answer.
     """
     controls, usual = renderings.controls, renderings.usual
     gap = usual.between(["user", "assistant", role])

@@ -43,10 +43,11 @@ def find_states(renderings: Renderings, ends: list[int], spans: list[SampledSpan
     if bos and output.startswith(bos, past_spaces(output)):
         owner[: past_spaces(output) + len(bos)] = NONE
     is_content, is_answer = content >= 0, _is_answer(renderings)[content]
-    said = np.where(renderings.is_reasoning, Kind.REASONING, Kind.REPLY)
+    of_model = np.where(renderings.is_reasoning, Kind.REASONING, Kind.REPLY)
     # An answer's text that the model does not emit, such as a quotation of it, is like a label.
-    read = np.where(is_answer, Kind.LABEL, Kind.CONTEXT)
-    kind = np.where(is_content, np.where(sampled, said, read), np.where(sampled, int(Kind.MARKUP), int(Kind.TEMPLATE)))
+    of_caller = np.where(is_answer, Kind.LABEL, Kind.CONTEXT)
+    markup = np.where(sampled, int(Kind.MARKUP), int(Kind.TEMPLATE))
+    kind = np.where(is_content, np.where(sampled, of_model, of_caller), markup)
     for span in spans:
         owner[span.start : span.stop] = span.message
         stop_token = slice(span.stop - len(span.stop_token), span.stop)

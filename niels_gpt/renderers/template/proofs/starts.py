@@ -107,7 +107,7 @@ def _after_prompt(renderings: Renderings, turn: Turn, begin: int, prompt: Prompt
 
 
 def _is_emitted_after_a_question(renderings: Renderings, turn: Turn, start: Start) -> bool:
-    """Whether the model would emit the text before the first message's first letter after a question, too::
+    """Whether the model would also emit the text before the first message's first letter after a question::
 
     messages[:0], prompt    <s>
     all messages            <s>[INST] Be kind. [/INST] Hello.</s>     the block is no part of the answer

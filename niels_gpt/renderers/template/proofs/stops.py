@@ -77,7 +77,7 @@ def _end_in_next_turn(renderings: Renderings, index: int, begin: int, end: int, 
     is_footer = not footer or _is_footer(renderings, index, begin, footer)
     opener = _next_opener(renderings, index, following)
     if controls.is_stop(opener) and is_footer:
-        # White space before the opener is emitted, too: the model stops at the opener.
+        # White space before the opener is also emitted: the model stops at the opener.
         before = past_spaces(text) if controls.first_at_start(text) == opener else 0
         return _without_stop(renderings, index, end + before, "")
     problem = f"{NO_STOP} {{message}}" + (f"; {opener!r}, which opens the next turn, is none" if opener else "")
@@ -140,7 +140,7 @@ def _same_next(renderings: Renderings, tokens: dict[str, str]) -> str:
     """The control token that follows whatever the next role is; "" if there is none or it opens model turns."""
     controls = renderings.controls
     same = next(iter(tokens.values())) if len(tokens) > 1 and len(set(tokens.values())) == 1 else ""
-    # ChatML's <|im_start|> is the same for all roles, too: it opens the prompt and the first header.
+    # ChatML's <|im_start|> is also the same for all roles: it opens the prompt and the first header.
     opens = not controls.is_stop(same) and same == (controls.first(renderings.usual.prompt) or same)
     return "" if opens else same
 
