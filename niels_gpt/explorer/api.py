@@ -15,7 +15,7 @@ from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.findings import placed
 from niels_gpt.explorer.html import exported
 from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
-from niels_gpt.explorer.sample_stats import SampleStats
+from niels_gpt.explorer.sample_stats import sample_stats
 from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, CustomMode
 from niels_gpt.explorer.training_rows import Fit, TrainingRows
@@ -50,7 +50,6 @@ class Explorer:
     ) -> None:
         self.renderers, self.dataset, self._server = renderers, dataset, server
         self.findings = findings and placed(findings, dataset)
-        self._stats: dict[tuple[str, RendererChoice], SampleStats] = {}
         self._training: TrainingRows | None = None
         self._lock = threading.Lock()
 
@@ -157,14 +156,10 @@ class Explorer:
         return dataset.image(row, message, part, completion)
 
     def stats(self, split: str = "", choice: RendererChoice | None = None) -> dict[str, Any]:
-        """The histograms of the rows sampled so far; the page asks again until the sample is complete."""
+        """The histograms of a sample of rows; see `sample_stats`."""
         (dataset, split), choice = self._opened(split), choice or self.renderers.first
-        with self._lock:
-            if (split, choice) not in self._stats:
-                characters = isinstance(dataset, ChatRows) and not choice.tokenizer
-                unit = "characters" if characters else "tokens"
-                self._stats[split, choice] = SampleStats(dataset, split, choice, unit)
-            return self._stats[split, choice].enlarged()
+        characters = isinstance(dataset, ChatRows) and not choice.tokenizer
+        return sample_stats(dataset, split, choice, "characters" if characters else "tokens")
 
     def training(
         self, fit: Fit, split: str = "", start: int = 0, limit: int = 40, row: int | None = None

@@ -81,22 +81,16 @@ class ChatRows(Dataset):
     def summary(self, split: str, row: int, wanted: Filter) -> RowSummary | None:
         chat = self._read(row)
         if isinstance(chat, Rejected):
-            # A rejected row has no roles or size to compare, so it passes only a filter for unusable rows alone.
-            all_of_a_kind = replace(wanted, rows=None) == ALL_ROWS
-            passes = all_of_a_kind or (wanted.has == {"unusable"} and wanted.matches(chat.why))
+            # A rejected row has no texts or size to compare.
+            passes = wanted.matches(chat.why) if wanted.unusable else replace(wanted, rows=None) == ALL_ROWS
             return RowSummary(row, chat.where, "", 0, problem=chat.why) if passes else None
         if isinstance(chat, Preference):
             # All its completions, one after another.
             answers = [message for one in chat.completions for message in one.messages]
             chat = replace(chat.prompt, messages=[*chat.prompt.messages, *answers])
-        size = size_of(chat.messages)
-        searched = (message for message in chat.messages if wanted.role in ("", message["role"]))
-        passes = (
-            wanted.has <= _traits_of(chat)
-            and wanted.fits(size)
-            and any(wanted.matches(text) for message in searched for text in texts_of(message))
-        )
-        if not passes:
+        texts = [text for message in chat.messages for text in texts_of(message)]
+        size = sum(map(len, texts))
+        if wanted.unusable or not wanted.fits(size) or not any(map(wanted.matches, texts)):
             return None
         first = next((m for m in chat.messages if m["role"] == "user"), chat.messages[0])
         preview = "".join(texts_of(first))[:PREVIEW]
@@ -183,20 +177,6 @@ class ChatRows(Dataset):
         return found
 
 
-# ---- what filters use of a conversation
-
-
-def _traits_of(chat: Conversation) -> set[str]:
-    roles = [message["role"] for message in chat.messages]
-    traits = {
-        "system": "system" in roles,
-        "tools": bool(chat.tools) or any(message.get("tool_calls") for message in chat.messages),
-        "reasoning": any(reasoning_of(message) is not None for message in chat.messages),
-        "multi_turn": roles.count("user") > 1,
-    }
-    return {name for name, has in traits.items() if has}
-
-
 def texts_of(message: Message) -> list[str]:
     """The texts of a message: its content, or each of its text parts; its reasoning; names and arguments of calls."""
     content = message["content"]
@@ -206,11 +186,6 @@ def texts_of(message: Message) -> list[str]:
     for call in calls:
         texts += [call["name"], json.dumps(call["arguments"], ensure_ascii=False)]
     return texts
-
-
-def size_of(messages: Sequence[Message]) -> int:
-    """The characters of the texts of messages."""
-    return sum(len(text) for message in messages for text in texts_of(message))
 
 
 # ---- rows of preferences: the conversation that each completion makes with its prompt

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from niels_gpt.errors import UsageError
 from niels_gpt.explorer.renderer_list import RendererChoice
@@ -26,15 +26,13 @@ class Filter:
 
     Attributes:
         text: occurs in a message, or in the decoded tokens, in upper or lower case.
-        role: for chats, only messages of this role are searched; without a text, the role must occur.
-        has: for chats, all that must hold.
+        unusable: only rows of a chat file that cannot be used; the text is then searched in the reason.
         min_size, max_size: in characters for chats, in tokens for stored rows; both inclusive.
         rows: only these rows, ascending; `None` for all.
     """
 
     text: str = ""
-    role: str = ""
-    has: frozenset[Literal["system", "tools", "reasoning", "multi_turn", "unusable"]] = frozenset()
+    unusable: bool = False
     min_size: int | None = None
     max_size: int | None = None
     rows: tuple[int, ...] | None = None

@@ -72,17 +72,13 @@ class RendererList:
         UsageError: nothing usable at a path, or a template without a tokenizer to go with it.
     """
 
-    def __init__(
-        self,
-        tokenizers: Sequence[str] = (),
-        chosen: RendererOptions = AUTOMATIC,
-    ) -> None:
-        renderer, template = chosen.name, chosen.template
+    def __init__(self, tokenizers: Sequence[str] = (), chosen: RendererOptions = AUTOMATIC) -> None:
+        self._chosen, renderer, template = chosen, chosen.name, chosen.template
         self.tokenizers = _by_name(tokenizers)
-        self._options = dict(chosen.options)
         self.automatic = {name: automatic_renderer(place) for name, place in self.tokenizers.items()}
         self._template, self._clock, self._dated = template, clock_on(chosen.date), chosen.date is not None
-        self._lock = threading.RLock()  # the page asks for several formats at once
+        # The page asks for several formats at once: two tokenizers load side by side, the same one not twice.
+        self._loading = {name: threading.Lock() for name in self.tokenizers}
         self._encoders = lru_cache(_MOST_ENCODERS)(open_encoder)
         self._renderers = lru_cache(_MOST_ENCODERS)(self._create)
         if template is not None:
@@ -100,7 +96,9 @@ class RendererList:
             if automatic.renderer in FAMILIES:
                 self._family_tokenizers.setdefault(automatic.renderer, name)
         self.first = self._first(renderer)
-        RendererOptions(TEMPLATE if self.first.renderer == FILE else self.first.renderer, options=self._options).check()
+        RendererOptions(
+            TEMPLATE if self.first.renderer == FILE else self.first.renderer, options=self._chosen.options
+        ).check()
 
     def _first(self, renderer: str) -> RendererChoice:
         """The choice with which files are rendered unless the page makes another."""
@@ -140,7 +138,7 @@ class RendererList:
         if name not in self.tokenizers:
             known = ", ".join(self.tokenizers) or "none; start with --tokenizer DIR"
             raise UsageError(f"no tokenizer {name!r}; known: {known}")
-        with self._lock:  # loading takes seconds: not twice
+        with self._loading[name]:
             return self._encoders(self.tokenizers[name])
 
     def renderer(self, choice: RendererChoice) -> Family | DefaultRenderer:
@@ -149,14 +147,13 @@ class RendererList:
         Raises:
             UsageError: no such renderer. TokenizerError, TemplateError: renderer and tokenizer do not fit.
         """
-        with self._lock:
-            return self._renderers(choice)
+        return self._renderers(choice)
 
     def _create(self, choice: RendererChoice) -> Family | DefaultRenderer:
         made: Family | DefaultRenderer
         name = choice.renderer
         # Other families do not have the options that the command line set for this one.
-        options = self._options if name == self.first.renderer else {}
+        options = self._chosen.options if name == self.first.renderer else {}
         family = FAMILIES.get(name)
         if family is None and name not in (TEMPLATE, FILE):
             create_renderer(TextOnlyEncoder(()), name)  # raises, and names the known ones
@@ -211,13 +208,7 @@ def check_size(messages: Sequence[Message], tools: Any) -> None:
     Raises:
         UsageError: more than `MOST_CHARACTERS`, tool declarations included.
     """
-    # Strings are measured without a copy; only the rest is written as JSON.
-    fields = (value for message in messages for value in message.values())
-    size = sum(
-        len(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-        for value in (*fields, tools)
-        if value
-    )
+    size = len(json.dumps([messages, tools or ""], ensure_ascii=False, default=str))
     if size > MOST_CHARACTERS:
         raise UsageError(
             f"the conversation has {size:,} characters; the page shows at most {MOST_CHARACTERS:,}. "

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from niels_gpt.datasets import open_dataset, token_text_of
 from niels_gpt.display.rows import raw_spelling, whole
-from niels_gpt.errors import CacheError, InputError, Mismatch, UsageError
+from niels_gpt.errors import InputError, Mismatch, UsageError
 from niels_gpt.explorer.dataset import About, Dataset, Filter, RowDetail, RowSummary
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import RendererChoice
@@ -36,8 +36,6 @@ class StoredRows(Dataset):
     def __init__(self, directory: Path, tokenizers: list[str]) -> None:
         self.directory, self.dataset = directory, open_dataset(directory)
         self.kind, self.special = self.dataset.kind, self.dataset.special_token_ids
-        files = self.dataset.manifest.get("files", {})
-        self._file_sizes = {directory / name: (directory / name).stat().st_size for name in files}
         self.token_text = self._token_text(tokenizers)
         # Documents of a stream are shown in windows: where they begin is not recorded, and to find it would read the
         # whole split before the first page.
@@ -50,15 +48,6 @@ class StoredRows(Dataset):
             raise InputError(f"{directory}: holds no rows; build it with more data")
         # A window has one token more than inputs, so that its last input has a target.
         self._sizes = {name: self._rows[name].lengths - (self.kind == "pretrain") for name in self.splits}
-
-    def _check_files(self) -> None:
-        """Raise `CacheError` if a mapped file has another size now: reading past its end would end this process."""
-        for path, size in self._file_sizes.items():
-            found = path.stat().st_size if path.is_file() else 0
-            if found != size:
-                raise CacheError(
-                    f"{path}: {found:,} bytes, and {size:,} when it was opened; restore it and start again"
-                )
 
     def _token_text(self, tokenizers: list[str]) -> TokenText | None:
         for place in tokenizers:
@@ -78,7 +67,6 @@ class StoredRows(Dataset):
         return name, number
 
     def about(self, split: str) -> About:
-        self._check_files()
         manifest, sizes = self.dataset.manifest, self._sizes[split]
         names = ("dataset_name", "source_name", "encoder", "token_dtype", "vocab_size", "mask_dtype", "seed")
         facts = {name: manifest[name] for name in names if manifest.get(name) is not None}
@@ -123,7 +111,6 @@ class StoredRows(Dataset):
         return RowDetail(row, f"{split} {row}", table_of_row(example, self.special))
 
     def sizes(self, split: str, rows: list[int], choice: RendererChoice) -> list[tuple[int, float]]:
-        self._check_files()
         # An empty row has no share; its mean would be a warning and NaN.
         parts = [self.tokens(split, row).trained for row in rows]
         return [(len(trained), float(trained.mean())) for trained in parts if len(trained)]

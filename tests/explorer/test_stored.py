@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -137,26 +134,17 @@ def test_as_trained_is_there_for_examples_alone(built: Path, source: str | None,
     explorer.close()
 
 
-def test_damage_while_a_dataset_is_shown_is_named(built: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
-    """Reading a mapped file past its end would end the server."""
-    harms: dict[str, Callable[[Path], Any]] = {
-        "outside the vocabulary|not in the vocabulary": lambda path: path.write_bytes(b"\xff" * path.stat().st_size),
-        "when it was opened": lambda path: os.truncate(path, path.stat().st_size // 2),
-    }
-    for number, (kind, file) in enumerate([("sft", "train_tokens.bin"), ("episodes", "train/tokens.bin")] * 2):
-        words = list(harms)[number // 2]
-        copy = tmp_path / str(number)
-        shutil.copytree(built / kind, copy)
-        explorer = seen(copy, tokenizer_dir)
-        explorer.rows(limit=3)
-        harms[words](copy / file)
-        answered = []
+def test_damage_of_a_dataset_is_named(built: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    for kind, file in (("sft", "train_tokens.bin"), ("episodes", "train/tokens.bin")):
+        shutil.copytree(built / kind, tmp_path / kind)
+        explorer = seen(tmp_path / kind, tokenizer_dir)
+        (tmp_path / kind / file).write_bytes(b"\xff" * (tmp_path / kind / file).stat().st_size)
         for ask in (explorer.rows, partial(explorer.row, 80)):
             try:
-                answered.append(str(ask()))
+                answered = str(ask())
             except CacheError as error:
-                answered.append(str(error))
-        assert all(re.search(words, text) for text in answered), answered
+                answered = str(error)
+            assert "outside the vocabulary" in answered or "not in the vocabulary" in answered
 
 
 def test_findings_open_in_their_split(tmp_path: Path) -> None:

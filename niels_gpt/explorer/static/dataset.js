@@ -104,8 +104,7 @@ export class DatasetView {
   controls(chats) {
     const again = later(250, () => { this.start = 0; this.load(); });
     this.text = h("input", { type: "search", placeholder: chats ? "text in a message" : "text in a row", "aria-label": "Search", oninput: again });
-    this.has = chats ? h("select", { "aria-label": "Only rows with", onchange: again }, [["", "all rows"], ["system", "with a system message"], ["tools", "with tools"], ["reasoning", "with reasoning"], ["multi_turn", "with several rounds"], ["unusable", "that cannot be used"]].map(([value, title]) => h("option", { value }, title))) : null;
-    this.role = chats ? h("select", { "aria-label": "Messages of", onchange: again }, [["", "in all messages"], ...["system", "user", "assistant", "tool"].map((role) => [role, `in ${role} messages`])].map(([value, title]) => h("option", { value }, title))) : null;
+    this.unusable = chats ? h("input", { type: "checkbox", onchange: again }) : null;
     const findings = this.session.findings?.findings ?? [];
     this.finding = findings.length ? h("select", { class: "of-finding", "aria-label": "Rows of a finding", onchange: () => { history.replaceState(null, "", address("dataset", this.shown())); again(); } }, h("option", { value: "" }, "any finding"), findings.map((finding, at) => h("option", { value: at }, `${finding.title} (${number(finding.count)})`))) : null;
     this.min = h("input", { type: "number", min: 0, placeholder: "from", "aria-label": `At least so many ${this.about.unit}`, oninput: again });
@@ -114,7 +113,7 @@ export class DatasetView {
     this.jump = h("form", { class: "go", onsubmit: (event) => { event.preventDefault(); if (this.go.value !== "") this.goTo(Number(this.go.value)); } }, this.go, h("button", {}, "Go"));
     // The form stays where it is when a list arrives: a click on a button that is taken out of the page is lost.
     this.list.append(h("div", { class: "pager" }, this.steps, this.jump), this.table);
-    return h("div", { class: "bar controls" }, this.text, this.role, this.has, this.finding, h("span", { class: "range" }, this.min, "–", this.max, this.about.unit));
+    return h("div", { class: "bar controls" }, this.text, chats ? h("label", {}, this.unusable, " cannot be used") : null, this.finding, h("span", { class: "range" }, this.min, "–", this.max, this.about.unit));
   }
 
   enter(place) {
@@ -127,13 +126,13 @@ export class DatasetView {
 
   filter() {
     const size = (field) => (field.value === "" ? null : Number(field.value));
-    const wanted = { text: this.text.value, role: this.role?.value ?? "", has: this.has?.value ? [this.has.value] : [], min_size: size(this.min), max_size: size(this.max) };
+    const wanted = { text: this.text.value, unusable: this.unusable?.checked ?? false, min_size: size(this.min), max_size: size(this.max) };
     return { wanted, finding: this.finding?.value ? Number(this.finding.value) : null };
   }
 
   filtered() {
     const { wanted, finding } = this.filter();
-    return finding !== null || Object.values(wanted).some((value) => value !== null && value.length !== 0);
+    return finding !== null || Object.values(wanted).some((value) => value !== null && value !== "" && value !== false);
   }
 
   async load() {
@@ -207,7 +206,7 @@ export class DatasetView {
   async goTo(row, evidence = {}) {
     if (!await this.open(row, evidence)) return;
     this.start = Math.max(0, Math.floor(row / LIMIT) * LIMIT);
-    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.has) this.has.value = this.role.value = ""; if (this.finding) this.finding.value = ""; }
+    if (this.filtered()) { this.text.value = this.min.value = this.max.value = ""; if (this.unusable) this.unusable.checked = false; if (this.finding) this.finding.value = ""; }
     await this.load();
   }
 
@@ -276,26 +275,22 @@ export class DatasetView {
   }
 
   async stats() {
-    const split = this.split, choice = this.picker.value();
     const own = this.sampled = {};
-    let answer;
-    do {
-      try {
-        answer = await ask("/api/stats", { split, choice });
-      } catch (error) {
-        this.charts.replaceChildren(h("p", { class: "problem" }, error.message));
-        return;
-      }
-      if (own !== this.sampled) return;
-      this.showStats(answer);
-      if (!answer.of) await new Promise((wake) => setTimeout(wake, POLL)); // the rows are still being found
-    } while (own === this.sampled && !answer.problem && (answer.rows < answer.of || this.about.share < 1));
+    while (this.about.share < 1) await new Promise((wake) => setTimeout(wake, POLL)); // the rows are still being found
+    if (own !== this.sampled) return;
+    this.charts.replaceChildren(h("p", { class: "note progress", role: "status" }, "Reading a sample of rows …"));
+    try {
+      const answer = await ask("/api/stats", { split: this.split, choice: this.picker.value() });
+      if (own === this.sampled) this.showStats(answer);
+    } catch (error) {
+      if (own === this.sampled) this.charts.replaceChildren(h("p", { class: "problem" }, error.message));
+    }
   }
 
   showStats(answer) {
     const share = (value) => `${Math.round(value * 100)} %`;
-    const status = answer.problem ? `Ended early: ${answer.problem}` : answer.rows < answer.of || !answer.of ? `${number(answer.rows)} of ${number(answer.of)} sampled rows read …` : `From ${answer.of === answer.total ? "all" : "a sample of"} ${number(answer.of)} rows${answer.of === answer.total ? "" : ` of ${number(answer.total)}`}.${answer.outside ? ` ${number(answer.outside)} of them cannot be rendered.` : ""}`;
-    const none = answer.of && answer.rows >= answer.of ? "no row can be rendered" : "no usable row yet";
+    const from = answer.rows === answer.total ? `all ${number(answer.rows)} rows` : `a sample of ${number(answer.rows)} rows of ${number(answer.total)}`;
+    const status = `From ${from}.${answer.outside ? ` ${number(answer.outside)} of them cannot be rendered.` : ""}`, none = "no row can be rendered";
     this.charts.replaceChildren(histogram(`Length, ${answer.unit}`, answer.lengths, number, none), histogram("Loss share", answer.shares, share, none), h("p", { class: "note progress", role: "status" }, status));
   }
 }

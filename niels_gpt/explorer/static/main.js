@@ -4,9 +4,7 @@ import { DriftView } from "./drift.js";
 import { Editor } from "./editor.js";
 import { FindingsView } from "./findings.js";
 import { Mask } from "./mask.js";
-import { helpDialog } from "./help.js";
 import { HINT, inspectInto } from "./tokens.js";
-import { redraw } from "./summary.js";
 import { FormatsView } from "./formats.js";
 
 // One page, five views. The address names the one that is shown, and the row, so the browser's Back button works.
@@ -70,12 +68,10 @@ async function begin() {
     bar.replaceChildren(hint);
     document.title = `${TABS.find((tab) => tab[0] === name)[1]} · niels_gpt explorer`;
     shown.enter(place);
-    redraw();
     shown.follow?.(query);
   }
   // Not by its address, which would name no view.
   document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); place.focus(); });
-  helpDialog(document.getElementById("keys"));
   addEventListener("hashchange", enter);
   enter();
 }

@@ -1,7 +1,7 @@
 import { choices, h, number, percent } from "./dom.js";
-import { CONTROL, PADDING, roleOf } from "./token_table.js";
+import { CONTROL } from "./token_table.js";
 
-// The parts above the tokens: loss modes, counts, legend, and the whole sequence as a ribbon.
+// The parts above the tokens: loss modes, counts and the legend.
 
 export function modeBar(view, mode, pick) {
   const real = view.counts.total;
@@ -40,47 +40,4 @@ export function legend(view) {
     view.facts.some((facts) => facts & CONTROL) ? key("scaffold control", "control", "control token") : null,
     h("li", {}, h("span", { class: "t" }, "·⏎⇥"), " space, newline, tab"),
   );
-}
-
-// Drawings do not follow the style sheet when the system changes between light and dark.
-export function redraw() {
-  for (const canvas of document.querySelectorAll("canvas")) canvas.draw?.();
-}
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-
-const RIBBON = 1200;
-
-// The whole sequence in 1200 pixels: the role of the tokens above, and below how many of them are trained.
-export function ribbon(tokens) {
-  const { view } = tokens;
-  const canvas = h("canvas", { class: "ribbon", width: RIBBON, height: 22, "aria-hidden": "true", title: "The whole sequence: roles above, trained below. Click to go there." });
-  canvas.addEventListener("click", (event) => {
-    const box = canvas.getBoundingClientRect();
-    tokens.moveTo(Math.floor(((event.clientX - box.left) / box.width) * view.n), true, "center");
-  });
-  canvas.draw = () => {
-    const style = getComputedStyle(canvas), pen = canvas.getContext("2d");
-    const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    const of = Object.fromEntries(["system", "user", "assistant", "tool", "none", "episode"].map((role) => [role, colour(role)]));
-    const ink = colour("trained"), alternate = [colour("episode"), colour("episode-odd")];
-    pen.clearRect(0, 0, RIBBON, 22);
-    for (let x = 0; x < RIBBON && view.n; x++) {
-      const from = Math.floor((x * view.n) / RIBBON), upto = Math.max(from + 1, Math.floor(((x + 1) * view.n) / RIBBON));
-      const role = roleOf(view, from);
-      if (!(view.facts[from] & PADDING)) {
-        pen.fillStyle = role === "episode" ? alternate[view.group[from] % 2] : of[role] ?? of.none;
-        pen.fillRect(x, 0, 1, 13);
-      }
-      let trained = 0;
-      for (let at = from; at < upto; at++) trained += tokens.trained[at];
-      if (trained) {
-        pen.globalAlpha = 0.35 + (0.65 * trained) / (upto - from);
-        pen.fillStyle = ink;
-        pen.fillRect(x, 15, 1, 7);
-        pen.globalAlpha = 1;
-      }
-    }
-  };
-  requestAnimationFrame(() => canvas.draw());
-  return canvas;
 }

@@ -71,7 +71,6 @@ export class TrainingView {
       h("button", { type: "button", disabled: this.start === 0, onclick: () => { this.start = Math.max(0, this.start - LIMIT); this.refresh(); } }, "Earlier"),
       h("span", {}, `rows ${number(this.start)} to ${number(this.start + Math.max(0, fitted.shown.length - 1))}`),
       h("button", { type: "button", disabled: this.start + LIMIT >= fitted.rows, onclick: () => { this.start += LIMIT; this.refresh(); } }, "Later"));
-    [this.shown, this.width] = [fitted.shown, fitted.width];
     const bars = fitted.shown.map(bar);
     bars.slice(1).forEach((one) => { one.tabIndex = -1; });
     this.bars.replaceChildren(pager, ...bars);
@@ -85,30 +84,6 @@ export class TrainingView {
     for (const bar of this.bars.querySelectorAll(".bar-row")) bar.toggleAttribute("aria-current", Number(bar.dataset.row) === row);
     this.panel?.tokens.drop();
     this.panel = tokenPanel(unpacked(table), "stored", { inspect: this.owner.inspect, label: `training row ${row}` });
-    const parts = this.shown.find((one) => one.row === row)?.parts ?? [];
-    this.detail.replaceChildren(h("h2", {}, `Row ${number(row)} as trained`), blocks(parts, this.width), this.panel.element);
+    this.detail.replaceChildren(h("h2", {}, `Row ${number(row)} as trained`), this.panel.element);
   }
-}
-
-// Who attends to whom: queries down, keys across. Each episode sees itself, and of itself only what came before.
-function blocks(parts, width) {
-  const size = 132, scale = size / width;
-  const canvas = h("canvas", { class: "blocks", width: size, height: size, role: "img", "aria-label": `attention in blocks of ${parts.map((part) => part.length).join(", ")} tokens` });
-  canvas.draw = () => {
-    const style = getComputedStyle(canvas), pen = canvas.getContext("2d");
-    pen.clearRect(0, 0, size, size);
-    let at = 0;
-    parts.forEach((part, number) => {
-      const [from, upto] = [at * scale, (at + part.length) * scale];
-      pen.fillStyle = style.getPropertyValue(number % 2 ? "--episode-odd" : "--episode").trim();
-      pen.beginPath();
-      pen.moveTo(from, from);
-      pen.lineTo(from, upto);
-      pen.lineTo(upto, upto);
-      pen.fill();
-      at += part.length;
-    });
-  };
-  requestAnimationFrame(() => canvas.draw());
-  return h("figure", { class: "attention" }, canvas, h("figcaption", { class: "note" }, "Attention: queries down, keys across. No episode attends to another, and nothing to padding."));
 }
