@@ -17,7 +17,7 @@ from niels_gpt.renderers import kinds
 from niels_gpt.renderers.display import TokenColumns
 from niels_gpt.renderers.family import Family
 from niels_gpt.renderers.loss import LossOn
-from niels_gpt.renderers.masks import batch_weights, loss_weights
+from niels_gpt.renderers.masks import batch_weights
 from niels_gpt.renderers.template.renderer import DefaultRenderer
 from niels_gpt.store.kinds import require_rows
 from niels_gpt.store.rows import TokenText
@@ -83,7 +83,7 @@ def view_rendered(renderer: Family | DefaultRenderer, chat: Conversation, on: Lo
         weights = batch_weights(made, on or LossOn(), allow_partial=True)
     except MessageError:
         rendered = renderer.render(chat.messages, tools=chat.tools)
-        loss_weights(rendered, chat.messages, on or LossOn(), allow_partial=True)  # its error names no batch
+        rendered.weights(on or LossOn(), messages=chat.messages, allow_partial=True)  # its error names no batch
         raise
     roles = [message["role"] for message in chat.messages]
     columns = TokenColumns(made.ids, made.message_indices, made.kinds.astype(np.int64), weights, roles, None)

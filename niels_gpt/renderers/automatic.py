@@ -119,13 +119,11 @@ class AutomaticRenderer:
         renderer: the name of a family, or "template".
         reason: the evidence, as a phrase for one line of output.
         options: for the template of a known family, the parsers that read it.
-        is_known: the model is registered, for a family or for its template; then the renderer itself refuses images.
     """
 
     renderer: str
     reason: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    is_known: bool = False
 
 
 def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | None = None) -> AutomaticRenderer:
@@ -152,7 +150,7 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
     if not path.exists():
         family = MODEL_RENDERER_MAP.get(str(tokenizer))
         if family is not None:
-            return AutomaticRenderer(family, f"the hub name {tokenizer} is registered for it", is_known=True)
+            return AutomaticRenderer(family, f"the hub name {tokenizer} is registered for it")
         if str(tokenizer) in TEMPLATE_MODELS:
             return _known_template(str(tokenizer), f"the hub name {tokenizer}")
         return AutomaticRenderer("template", f"no family is registered for {tokenizer}")
@@ -181,7 +179,7 @@ def automatic_renderer(tokenizer: str | Path, added_tokens: Collection[str] | No
     if missing:
         return AutomaticRenderer("template", f"named like {model}, but its tokenizer has no {missing[0]}")
     evidence = f"named like {model}, model_type {model_type}, all control tokens of {family}"
-    return AutomaticRenderer(family, evidence, is_known=True)
+    return AutomaticRenderer(family, evidence)
 
 
 def _known_template(model: str, evidence: str) -> AutomaticRenderer:
@@ -189,7 +187,7 @@ def _known_template(model: str, evidence: str) -> AutomaticRenderer:
     family = TEMPLATE_FAMILIES[TEMPLATE_MODELS[model]]
     parsers = ", ".join(f"{name} {value}" for name, value in family.options.items())
     reason = f"{evidence} is registered for its chat template ({family.title}{', ' if parsers else ''}{parsers})"
-    return AutomaticRenderer("template", reason, family.options, is_known=True)
+    return AutomaticRenderer("template", reason, family.options)
 
 
 def _model_of(folder: Path) -> str | None:

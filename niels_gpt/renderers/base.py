@@ -35,7 +35,6 @@ from niels_gpt.renderers.masks import (
     build_training_sample,
     build_training_samples,
     build_trajectory_step,
-    loss_weights,
 )
 from niels_gpt.renderers.pool import RendererPool, is_multimodal
 from niels_gpt.renderers.protocol import MultimodalRenderer, Renderer, StreamingRenderer
@@ -98,7 +97,6 @@ __all__ = [
     "extract_message_tool_names",
     "is_multimodal",
     "load_tokenizer",
-    "loss_weights",
     "reject_assistant_in_extension",
     "should_preserve_past_thinking",
     "trim_to_turn_close",

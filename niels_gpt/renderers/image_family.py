@@ -5,16 +5,12 @@ A grammar writes one placeholder token for an image; `encode.py` repeats it as o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from niels_gpt.errors import TokenizerError, UsageError
-from niels_gpt.extras import check_library
 from niels_gpt.messages import Messages
 from niels_gpt.renderers.conversation import ConversationView
 from niels_gpt.renderers.emitter import Emitter
@@ -23,7 +19,6 @@ from niels_gpt.renderers.images.loading import ImagePart, image_part
 from niels_gpt.renderers.images.processors import CACHE_SIZE, Images, MultiModalData, ProcessedImage, no_processor
 from niels_gpt.renderers.options import FamilyConfig
 from niels_gpt.renderers.types import RenderedTokens
-from niels_gpt.store.files import read_file
 from niels_gpt.tokenizer.pieces import token_id_list
 
 
@@ -150,48 +145,3 @@ class TakesImages(Family):
 
 def _refuse_image(format_name: str, part: ImagePart) -> ProcessedImage:
     raise no_processor(format_name, part)
-
-
-# Keys of config.json that models with images have.
-_VISION_KEYS = ("vision_config", "vision_tower", "image_token_id", "image_token_index")
-
-
-def takes_images(name: str) -> bool:
-    """Whether a model takes images, by its config.json; false if the name is neither a path nor on the hub.
-
-    Raises:
-        UsageError: the name is on the hub, and its config cannot be read.
-    """
-    path = Path(name)
-    folder = path.parent if path.is_file() else path
-    if not folder.is_dir():
-        return _takes_images_on_hub(name)
-    file = folder / "config.json"
-    return file.is_file() and _has_vision_key(file)
-
-
-def _has_vision_key(file: Path) -> bool:
-    try:
-        fields = json.loads(read_file(file))
-    except (ValueError, RecursionError) as error:
-        raise TokenizerError(f"{file}: not JSON ({error}); download the file again") from error
-    return isinstance(fields, dict) and any(fields.get(key) is not None for key in _VISION_KEYS)
-
-
-def _takes_images_on_hub(name: str) -> bool:
-    if name.count("/") != 1 or name.startswith(("/", ".")):
-        return False  # a tokenizer object without a name, or one built in this process
-    check_library("huggingface_hub")
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError
-
-    try:
-        return _has_vision_key(Path(hf_hub_download(name, "config.json")))
-    except EntryNotFoundError:
-        return False
-    # Everything: the network may raise errors of httpx, of requests, or of the system.
-    except Exception as error:
-        raise UsageError(
-            f"{name}: cannot determine whether this model takes images ({type(error).__name__}: {error}); name the "
-            "renderer: a family, or 'template' for conversations without images"
-        ) from error

@@ -1,6 +1,7 @@
 """Loss weights of renderings, and training samples: ids with a mask that is True where a token is trained.
 
-`LossOn` (`loss.py`) says which tokens count. `loss_weights` and `batch_weights` apply it to one rendering and to many.
+`LossOn` (`loss.py`) says which tokens count. `RenderedTokens.weights` and `batch_weights` apply it to one
+rendering and to many.
 `build_training_sample`, `build_training_samples` and `build_trajectory_step` render conversations themselves.
 """
 
@@ -22,24 +23,8 @@ from niels_gpt.renderers.protocol import Renderer, as_produced, listing, stops_o
 from niels_gpt.renderers.types import RenderedBatch, RenderedTokens
 
 
-def loss_weights(
-    rendered: RenderedTokens, messages: Sequence[Message], on: LossOn, *, allow_partial: bool = False
-) -> Weights:
-    """The weight of every token of one rendering; see `LossOn.weights`.
-
-    Args:
-        messages: the normalised messages that were rendered.
-        allow_partial: also for a rendering in which some content could not be attributed.
-
-    Raises:
-        UsageError: the rendering has no attribution, or is not of these messages.
-        MessageError: partial attribution; else as `LossOn.weights`.
-    """
-    return rendered.weights(on, messages=messages, allow_partial=allow_partial)
-
-
 def batch_weights(batch: RenderedBatch, on: LossOn, *, allow_partial: bool = False) -> Weights:
-    """The weight of every token of many renderings, equal to `loss_weights` of each: float32 of shape (tokens,).
+    """The weight of every token of many renderings, equal to `weights` of each: float32 of shape (tokens,).
 
     Weights are computed per piece, of which a conversation has some forty, and repeated for the tokens of each.
 
@@ -108,9 +93,9 @@ def build_training_sample(
         for original, message in zip(messages, normalised, strict=True)
     ]
     # Attribution was checked above, with the caller's `allow_partial`.
-    mask = loss_weights(rendered, wanted, LossOn(), allow_partial=True) > 0
+    mask = rendered.weights(messages=wanted, allow_partial=True) > 0
     if content_sft_roles:
-        counts = loss_weights(rendered, normalised, LossOn("all_tokens"), allow_partial=True) > 0
+        counts = rendered.weights("all_tokens", messages=normalised, allow_partial=True) > 0
         mask |= counts & np.asarray(rendered.content_mask_for_roles(content_sft_roles), dtype=np.bool_)
     closing: list[int] = []
     if ensure_final_stop and rendered.message_roles[-1:] == ["assistant"] and weight_of(wanted[-1]) > 0:

@@ -19,7 +19,7 @@ from niels_gpt.errors import UsageError, did_you_mean
 from niels_gpt.renderers.automatic import MODEL_RENDERER_MAP, AutomaticRenderer, automatic_renderer
 from niels_gpt.renderers.families.all_families import FAMILIES, WITH_IMAGES, ClassesByName
 from niels_gpt.renderers.family import Family
-from niels_gpt.renderers.image_family import TakesImages, takes_images
+from niels_gpt.renderers.image_family import TakesImages
 from niels_gpt.renderers.images.processors import load_processor
 from niels_gpt.renderers.options import FamilyConfig, with_options
 from niels_gpt.renderers.pool import RendererPool
@@ -44,7 +44,6 @@ __all__ = [
     "config_of",
     "create_renderer",
     "create_renderer_pool",
-    "takes_images",
 ]
 
 _BY_TEMPLATE = (DefaultRenderer.__module__, DefaultRenderer.__name__)
@@ -124,8 +123,8 @@ def create_renderer(
             of its cache.
 
     Raises:
-        UsageError: no such renderer; options that the renderer does not have; a model with images and no renderer for
-            them; a processor for a renderer that takes no images.
+        UsageError: no such renderer; options that the renderer does not have; a processor for a renderer that takes
+            no images.
         TokenizerError, TemplateError: the tokenizer cannot be used.
     """
     # Before the tokenizer is loaded, which takes seconds: a misspelt name is an error at once.
@@ -181,7 +180,7 @@ def _resolve_auto(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConf
     """The config of "auto" for this tokenizer.
 
     Raises:
-        UsageError: the model takes images, which its chat template alone cannot render.
+        UsageError: options of families, for a tokenizer that is rendered by its template.
     """
     if encoder.engine == "sentencepiece":
         automatic = AutomaticRenderer("ngpt", "a SentencePiece model")
@@ -195,51 +194,14 @@ def _resolve_auto(auto: AutoRendererConfig, encoder: PieceEncoder) -> FamilyConf
             f"{encoder.name}: no family is registered for this name, and a chat template has no {next(iter(fields))}; "
             "name a family"
         )
-    # Of a known model the renderer itself refuses images that it cannot take, message by message.
-    if not automatic.is_known:
-        refuse_unknown_images(encoder.name)
     return with_options(DefaultRendererConfig(), automatic.options)
 
 
-def refuse_unknown_images(name: str) -> None:
-    """Refuse a model with images that has no registered renderer.
-
-    Raises:
-        UsageError: the model's config.json says that it takes images.
-    """
-    if takes_images(name):
-        raise UsageError(
-            f"{name} takes images, and no renderer is registered for it; its template alone would lose them. "
-            "Name a family that fits, or renderer='template' for conversations without images"
-        )
-
-
 def create_renderer_pool(
-    name_or_path: str,
-    renderer: RendererChoice | None = None,
-    size: int = 16,
-    *,
-    config: RendererChoice | None = None,
-    tool_parser: str | None = None,
-    reasoning_parser: str | None = None,
-    preserve_all_thinking: bool = False,
-    preserve_thinking_between_tool_calls: bool = False,
-    processor: Any = None,
+    name_or_path: str, renderer: RendererChoice | None = None, size: int = 16, **options: Any
 ) -> RendererPool:
-    """A renderer for many threads, with the interface of a pool; see `create_renderer` and `RendererPool`."""
-    return RendererPool(
-        lambda: create_renderer(
-            name_or_path,
-            renderer,
-            config=config,
-            tool_parser=tool_parser,
-            reasoning_parser=reasoning_parser,
-            preserve_all_thinking=preserve_all_thinking,
-            preserve_thinking_between_tool_calls=preserve_thinking_between_tool_calls,
-            processor=processor,
-        ),
-        size,
-    )
+    """A renderer for many threads, with the interface of a pool; `options` are those of `create_renderer`."""
+    return RendererPool(lambda: create_renderer(name_or_path, renderer, **options), size)
 
 
 # ---- what a user names: a renderer, a template file, a date, options as text
@@ -323,9 +285,6 @@ class RendererOptions:
         config = with_options(config, fields)
         source = None if self.template is None else load_template(self.template)
         encoder = open_encoder(str(tokenizer))
-        # A user who names "template" knows what it cannot do; "auto" must not drop images silently.
-        if automatic is not None and not automatic.is_known:
-            refuse_unknown_images(encoder.name)
         isolation = Isolation() if self.isolate else None
         opened = DefaultRenderer(encoder, config, template=source, clock=clock, isolate=isolation)
         _check_variables(opened, self.options)

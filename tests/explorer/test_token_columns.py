@@ -13,7 +13,6 @@ from niels_gpt.explorer.drift import compare
 from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.token_columns import MODES, ModeMask, TokenTable, edges
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.masks import loss_weights
 from niels_gpt.renderers.registry import create_renderer
 from tests.renderers.tiny_families import folder_of
 
@@ -82,7 +81,7 @@ def test_a_table_is_what_the_renderer_gives(family: str) -> None:
     renderer = create_renderer(renderers.encoder(next(iter(renderers.tokenizers))), family)
     made = renderer.render(CHAT)
     assert shown.ids == made.token_ids
-    weights = [loss_weights(made, normalise(CHAT), mode.on) for mode in MODES]
+    weights = [made.weights(mode.on, messages=normalise(CHAT)) for mode in MODES]
     assert [mode.trained for mode in shown.modes] == [edges(weight > 0) for weight in weights]
     by_name = {mode.name: mode.count for mode in shown.modes}
     assert by_name["content"] == by_name["end_of_turn"] - 3, "three ends of turn"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.base import LossOn, loss_weights
+from niels_gpt.renderers.base import LossOn
 from tests.doctor.made import TOOL, tool_chats
 from tests.renderers.tiny_families import renderer_of
 
@@ -35,7 +35,7 @@ def test_naive() -> None:
 def test_ours() -> None:
     messages = normalise(marked())
     made = renderer_of("qwen2.5").render(messages, tools=[TOOL])
-    weights = loss_weights(made, messages, LossOn(bodies_of_tools=frozenset({"get_weather"})))
+    weights = made.weights(LossOn(bodies_of_tools=frozenset({"get_weather"})), messages=messages)
     pairs = list(zip(made.message_indices, weights.tolist(), strict=True))
     most = [max(weight for index, weight in pairs if index == message) for message in range(4)]
     assert most == [0.0, 0.0, 1.0, 0.5]  # question, mistake, the tool's result, answer

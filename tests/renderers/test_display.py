@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from niels_gpt.errors import UsageError
 from niels_gpt.messages import normalise
-from niels_gpt.renderers.base import LossOn, loss_weights
+from niels_gpt.renderers.base import LossOn
 from niels_gpt.renderers.kinds import SAMPLED, Kind
 from niels_gpt.renderers.types import IGNORED
 from tests.renderers.small import PRESETS, assistant, conversation, family, user
@@ -33,7 +33,7 @@ def test_labels_are_the_ids_where_the_loss_weight_is_positive(name: str, seed: i
     rendered = family(name).render(messages)
     expected = [
         token if weight > 0 else IGNORED
-        for token, weight in zip(rendered.token_ids, loss_weights(rendered, messages, LossOn(preset)), strict=True)
+        for token, weight in zip(rendered.token_ids, rendered.weights(LossOn(preset), messages=messages), strict=True)
     ]
     assert rendered.labels(preset) == rendered.labels(LossOn(preset)) == expected
 

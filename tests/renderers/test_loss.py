@@ -17,7 +17,6 @@ from niels_gpt.renderers.base import (
     batch_weights,
     build_training_sample,
     build_training_samples,
-    loss_weights,
 )
 from niels_gpt.renderers.kinds import MODEL_KINDS, Kind, kinds_of
 from tests.renderers.small import (
@@ -44,7 +43,7 @@ def test_weights_token_by_token(name: str) -> None:
             batch = renderer.render_many(chats)
             expected = [weights_reference(made, chat, on) for made, chat in zip(batch, chats, strict=True)]
             for made, chat, weights in zip(batch, chats, expected, strict=True):
-                assert loss_weights(made, normalise(chat), on).tolist() == weights
+                assert made.weights(on, messages=normalise(chat)).tolist() == weights
             of_all = batch_weights(batch, on)
             assert of_all.dtype == np.float32
             assert of_all.shape == batch.ids.shape
@@ -144,11 +143,11 @@ def test_kinds_of_a_rendering_without_kinds_are_derived_from_its_lists(name: str
         assert ((derived == Kind.OPENER) == (given == Kind.OPENER)).all()
         stopped += int((derived == Kind.STOP).sum())
         for on in (LossOn(), LossOn("all_tokens"), LossOn("last_message", frozenset({"user"}))):
-            weights = loss_weights(foreign(rendered), normalise(chat), on)
-            assert weights.tolist() == loss_weights(rendered, normalise(chat), on).tolist()
+            weights = foreign(rendered).weights(on, messages=normalise(chat))
+            assert weights.tolist() == rendered.weights(on, messages=normalise(chat)).tolist()
     assert stopped > 10
     with pytest.raises(UsageError, match=r"does not say of what kind its tokens are"):
-        loss_weights(foreign(rendered), normalise(chat), LossOn(kinds=MODEL_KINDS - {Kind.STOP}))
+        foreign(rendered).weights(LossOn(kinds=MODEL_KINDS - {Kind.STOP}), messages=normalise(chat))
 
 
 def test_weights_of_partial_attribution_are_refused() -> None:
@@ -159,8 +158,8 @@ def test_weights_of_partial_attribution_are_refused() -> None:
     rendered, batch = renderer.render(messages), renderer.render_many([messages, messages])
     assert rendered.attribution != "full"
     with pytest.raises(MessageError, match="attribution is 'partial"):
-        loss_weights(rendered, messages, LossOn())
+        rendered.weights(LossOn(), messages=messages)
     with pytest.raises(MessageError, match="conversation 0: attribution is 'partial"):
         batch_weights(batch, LossOn())
-    weights = loss_weights(rendered, messages, LossOn(), allow_partial=True)
+    weights = rendered.weights(LossOn(), messages=messages, allow_partial=True)
     assert [*weights, *weights] == batch_weights(batch, LossOn(), allow_partial=True).tolist()

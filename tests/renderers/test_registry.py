@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("tokenizers")
-from niels_gpt.errors import TokenizerError, UsageError
+from niels_gpt.errors import MessageError, TokenizerError, UsageError
 from niels_gpt.renderers.base import Renderer, create_renderer
 from niels_gpt.renderers.configs import (
     AutoRendererConfig,
@@ -96,15 +96,13 @@ def test_nothing_there(tmp_path: Path) -> None:
 # ---- images
 
 
-@pytest.mark.parametrize("key", ["vision_config", "vision_tower", "image_token_id", "image_token_index"])
-def test_models_with_images_are_refused(key: str, tmp_path: Path) -> None:
-    folder = model(tmp_path / "model", {"model_type": "any", key: {} if key == "vision_config" else 7})
-    for source in (folder, str(folder), folder / "tokenizer.json", named(str(folder))):
-        with pytest.raises(UsageError, match=r"takes images.*renderer='template' for conversations without images"):
-            create_renderer(source)
-    assert type(create_renderer(folder, "template")) is DefaultRenderer
-    assert type(create_renderer(folder, DefaultRendererConfig())) is DefaultRenderer
-    assert type(create_renderer(folder, "qwen3")) is Qwen3Renderer
+def test_a_template_loses_no_images(tmp_path: Path) -> None:
+    """Of a model with images that is no family: texts are rendered, an image is refused with its message."""
+    renderer = create_renderer(model(tmp_path / "model", {"model_type": "any", "vision_config": {}}))
+    assert type(renderer) is DefaultRenderer
+    assert renderer.render([user()]).attribution == "full"
+    with pytest.raises(MessageError, match="a template says where an image is"):
+        renderer.render([user(content=[{"type": "image", "image": "a.png"}])])
 
 
 # ---- names and options
@@ -172,20 +170,18 @@ def test_models_on_the_hub(tmp_path: Path) -> None:
         "Qwen/Qwen3-8B": Repository(files("known", {"model_type": "qwen3"})),
         "me/tuned": Repository(files("tuned", {"model_type": "qwen3"})),
         "me/bare": Repository(files("bare", None)),
-        "me/seeing": Repository(files("seeing", {"vision_config": {}})),
     }
     asked = [("Qwen/Qwen3-8B", "auto"), ("me/tuned", "auto"), ("me/tuned", "qwen3"), ("me/bare", "auto")]
-    asked += [("me/seeing", "auto"), ("me/seeing", "template"), ("me/gone", "auto")]
+    asked += [("me/gone", "auto")]
     with ModelHub(repositories) as hub:
         environment = hub.environment(tmp_path / "home", longest_sleep=0.02)
         done = run_python("-c", ASK, json.dumps(asked), environment=environment)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    expected = ["Qwen3Renderer", "DefaultRenderer", "Qwen3Renderer", "DefaultRenderer", "UsageError", "DefaultRenderer"]
+    expected = ["Qwen3Renderer", "DefaultRenderer", "Qwen3Renderer", "DefaultRenderer"]
     assert [kind for kind, _ in told] == [*expected, "SourceError", "Qwen3Renderer"]
-    assert "me/seeing takes images" in told[4][1]
-    assert "me/gone" in told[6][1]
-    assert told[7][1] is True, "a pool has one renderer, with one tokenizer"
+    assert "me/gone" in told[4][1]
+    assert told[5][1] is True, "a pool has one renderer, with one tokenizer"
 
 
 # ---- how long they live
