@@ -9,7 +9,7 @@
     preference_files.py  completions that are compared or judged
     text_files.py        documents of the user's own text files and notes
     hub_corpora.py       data sets on the Hugging Face hub: FineWeb-Edu, WikiText, Gutenberg, dolly-15k
-    oasst1.py            OpenAssistant, on the hub too
+    oasst1.py            OpenAssistant, also on the hub
 
     mapping.py           rows of unknown formats: which columns hold what, or a function of the user
     arrow_nulls.py       drops the nulls that Arrow adds to rows

@@ -159,8 +159,8 @@ def _reading(chat: Conversation) -> str:
 
 def record_to_conversation(record: Record, dialect: str, mapping: RowMapping = NO_MAPPING) -> Conversation | Rejected:
     """A record as a conversation, or `Rejected`. Nulls that Arrow added are dropped, see `arrow_nulls`."""
-    expected = f"an object with {DIALECTS[dialect].needs[0][0]!r}"
-    return read_record(record, lambda row: read_chat(row, dialect, record.where, mapping, arrow=record.arrow), expected)
+    column = DIALECTS[dialect].needs[0][0]
+    return read_record(record, lambda row: read_chat(row, dialect, record.where, mapping, arrow=record.arrow), column)
 
 
 def from_dataset(rows: Iterable[Mapping[str, Any]], dialect: str | None = None) -> Iterator[Conversation | Rejected]:

@@ -127,12 +127,15 @@ class FileSource(Source[Row]):
         return slice_file(file, slice_bytes)
 
 
-def read_record(
-    record: Record, read: Callable[[Mapping[str, Any]], Row], expected: str = "an object"
-) -> Row | Rejected:
-    """What `read` makes of a record; `Rejected` where it is no object, or `read` raises `MessageError`."""
+def read_record(record: Record, read: Callable[[Mapping[str, Any]], Row], column: str = "") -> Row | Rejected:
+    """What `read` makes of a record; `Rejected` where it is no object, or `read` raises `MessageError`.
+
+    Args:
+        column: one that the object should have, for the message.
+    """
     row, where = record.value, record.where
     if not isinstance(row, Mapping):
+        expected = f"an object with {column!r}" if column else "an object"
         return Rejected(where, "row_not_an_object", f"{where}: the row is a {type(row).__name__}; expected {expected}")
     try:
         return read(row)

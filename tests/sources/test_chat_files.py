@@ -1,4 +1,4 @@
-"""Several files in one build: in the order given, each row under its file's name, in units too."""
+"""Several files in one build: in the order given, each row under its file's name, also in units."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_what_a_word_is() -> None:
     assert words_of("日本の本 and it's") == "日 本 の 本 and it s"
     assert words_of("Straße ÉTÉ") == "straße été"
     assert words_of("...") == ""
-    # Behind a letter or digit a character of Chinese is a word of its own, too.
+    # Also after a letter or digit a character of Chinese is a word of its own.
     assert words_of("GPT是一个7个人々") == "gpt 是 一 个 7 个 人 々"
     assert words_of("ไทย") == "ไ ท ย"
     # Texts that Unicode calls equal; vowels that combine with the letter before them; the look of an emoji.

@@ -49,7 +49,7 @@ def test_languages_that_are_none(languages: tuple[str, ...], said: str) -> None:
         ({"match": "(?i)berlin"}, "not_matched"),
         ({"match": "(?i)PARIS", "role": "user"}, "not_matched"),
         ({"exclude": "Paris"}, "excluded"),
-        ({"exclude": "hmm"}, "excluded"),  # reasoning is searched too
+        ({"exclude": "hmm"}, "excluded"),  # also in reasoning
         ({"exclude": "capital", "role": "assistant"}, None),
         ({"match": "Paris", "min_messages": 2, "max_characters": 100}, None),
         ({}, None),
