@@ -11,8 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -24,7 +23,6 @@ from niels_gpt.doctor.layouts.probes import AnyRenderer
 from niels_gpt.doctor.rules import (
     RULES,
     Need,
-    Rule,
     calls,
     chats,
     contents,
@@ -51,6 +49,9 @@ NO_MASK = "the data has no mask (labels, assistant_masks, completion_mask or los
 # For templates that write the date, if the user passes none: no rule depends on which day it is.
 PROBE_DATE = "2026-01-31"
 NO_TOKENIZER = "no tokenizer was given"
+
+
+Skipped = tuple[dict[str, str], int]  # why rules were not judged, by rule, and how many were
 
 
 class Context:
@@ -166,101 +167,64 @@ class Context:
         if self.layout is not None and self.renderer is not None and not self.layout.trusted:
             counters.add("format-not-understood", [], count=1, rows=0)
 
-    def conditions(
-        self,
-        kind: str,
-        counters: Counters,
-        *,
-        unasked: tuple[str, ...] = (),
-        stored_preferences: bool = False,
-    ) -> Conditions:
-        """Which needs of rules were met.
-
-        Args:
-            kind: chats, tokens or tokenizer.
-            unasked: rules that need an option which the user did not pass.
-            stored_preferences: rows of ids are the completions of preferences.
-        """
-        # Later entries of `|=` replace earlier ones, so the most specific reason comes last.
-        unmet: dict[Need, str] = {}
-        if self.encoder is None and not self.sentinels:  # with sentinels, serving stops at eot
-            unmet |= {"tokenizer": NO_TOKENIZER, "renderer": NO_TOKENIZER, "stops": NO_TOKENIZER}
-        elif self.encoder is not None and self.renderer is None:
-            unmet |= {"renderer": NO_TEMPLATE, "stops": NO_TEMPLATE}
-        # Without stops in the layout, there is nothing to compare those of serving with.
-        elif self.layout is not None and self.renderer is not None and not self.layout.stops:
-            unmet["stops"] = self.layout.untrusted_because or "the template writes no control token after an answer"
-        if kind != "chats":
-            unmet |= self._unmet_for_ids(kind, counters)
-        elif self.renderer is None:
-            # All that rules about ids need comes from rendering.
-            rendered: tuple[Need, ...] = ("ids", "turns", "beginnings", "mask", "prompts", "padding")
-            unmet |= dict.fromkeys(rendered, NO_TOKENIZER if self.encoder is None else NO_TEMPLATE)
-            if self.encoder is None:
-                unmet["controls"] = NO_TOKENIZER
-        if kind == "tokens" and not counters.sums["rows with a mask"]:
-            unmet["mask"] = NO_MASK
-        return Conditions(kind, unmet, unasked, ("preferences",) if stored_preferences else ())
-
-    def _unmet_for_ids(self, kind: str, counters: Counters) -> dict[Need, str]:
-        """Needs of ids that only a known format meets."""
-        layout = self.layout
-        if layout is None:
-            unmet: dict[Need, str] = dict.fromkeys(("vocabulary", "turns", "controls", "beginnings"), NO_TOKENIZER)
-        elif kind != "tokens" or (layout.trusted and counters.sums["turns found"]):
-            return {}
-        elif layout.trusted:
-            reason = "no turn of this format is in any row; check --tokenizer and --renderer"
-            unmet = {"turns": reason, "controls": reason}
-        else:
-            unmet = {"turns": layout.untrusted_because, "controls": layout.untrusted_because}
-            if not layout.preamble and layout.bos is None:
-                unmet["beginnings"] = layout.untrusted_because
+    def unmet(self, kind: str, counters: Counters) -> dict[Need, str]:
+        """Why needs of rules were not met, by need, for a kind of input: chats, tokens, preferences or tokenizer."""
+        encoder, layout, found = self.encoder, self.layout, counters.sums
+        chats, ids, no_renderer = kind == "chats", kind == "tokens", self.renderer is None
+        none = NO_TOKENIZER if encoder is None else NO_TEMPLATE
+        untrusted = "" if layout is None else layout.untrusted_because
+        no_stop = untrusted or "the template writes no control token after an answer"
+        no_turn = "no turn of this format is in any row; check --tokenizer and --renderer"
+        distrusted = ids and layout is not None and not layout.trusted
+        turnless = ids and layout is not None and layout.trusted and not found["turns found"]
+        unknown = not chats and layout is None
         # Labels alone may belong to plain text, all of which is trained: then there is no prompt to find.
-        if not counters.sums["rows with a mask of their own"]:
-            unmet["prompts"] = unmet["turns"]
-        if layout is None and not counters.sums["rows with an attention mask"]:
-            unmet["padding"] = NO_TOKENIZER
-        return unmet
+        no_prompt = (unknown or distrusted or turnless) and not found["rows with a mask of their own"]
+        of_turns = NO_TOKENIZER if unknown else untrusted if distrusted else no_turn
+        headless = layout is not None and not layout.preamble and layout.bos is None
+        # When, which needs are not met, and why; with sentinels (no encoder), serving stops at eot.
+        table: tuple[tuple[bool, tuple[Need, ...], str], ...] = (
+            (encoder is None and not self.sentinels, ("tokenizer", "renderer", "stops"), NO_TOKENIZER),
+            (encoder is not None and no_renderer, ("renderer", "stops"), NO_TEMPLATE),
+            # Without stops in the layout, there is nothing to compare those of serving with.
+            (not no_renderer and layout is not None and not layout.stops, ("stops",), no_stop),
+            # All that rules about ids need of conversations comes from rendering.
+            (chats and no_renderer, ("ids", "turns", "beginnings", "mask", "prompts", "padding"), none),
+            (chats and encoder is None, ("controls",), NO_TOKENIZER),
+            (unknown, ("vocabulary", "turns", "controls", "beginnings"), NO_TOKENIZER),
+            (distrusted or turnless, ("turns", "controls"), of_turns),
+            (distrusted and headless, ("beginnings",), untrusted),
+            (no_prompt, ("prompts",), of_turns),
+            (unknown and not found["rows with an attention mask"], ("padding",), NO_TOKENIZER),
+            (ids and not found["rows with a mask"], ("mask",), NO_MASK),
+        )
+        return {need: reason for holds, needs, reason in table if holds for need in needs}
 
 
 def _layout_of(encoder: PieceEncoder, renderer: AnyRenderer | None) -> Layout:
     return layout_without_template(encoder) if renderer is None else infer_layout(renderer)
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """Which needs of rules were met in a diagnosis.
+def rules_skipped(
+    kinds: Collection[str], unmet: Mapping[Need, str], counters: Counters, unasked: Collection[str] = ()
+) -> Skipped:
+    """The rules that were not judged, each with the reason, and how many were judged.
 
-    Attributes:
-        kind: of the input, as in `Rule.applies`.
-        unmet: why a need of rules was not met, by need; needs that are not listed were met.
-        also: another kind that the input is of: stored preferences are also rows of ids.
+    Args:
+        kinds: of the input, as in `Rule.applies`; stored preferences are also rows of ids.
+        unmet: see `Context.unmet`; needs that are not listed were met.
         unasked: rules that need an option (a longest row, validation data) which the user did not pass; they are not
             listed as skipped.
     """
-
-    kind: str
-    unmet: Mapping[Need, str]
-    unasked: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
-
-    def skipped(self, rules: Iterable[Rule], fired: Iterable[str]) -> tuple[dict[str, str], int]:
-        """The rules that were not judged, each with the reason, and how many were judged.
-
-        Args:
-            fired: ids of rules with hits: some rows had what they need.
-        """
-        hits = set(fired)
-        wanted = [rule for rule in rules if {self.kind, *self.also} & set(rule.applies) and rule.id not in self.unasked]
-        skipped: dict[str, str] = {}
-        for rule in wanted:
-            # One unmet need is enough to skip a rule; the first is named.
-            reason = next((self.unmet[need] for need in rule.needs if need in self.unmet), "")
-            # A rule may find something in the rows that have what it needs, for example a mask.
-            if reason and rule.id not in hits:
-                skipped[rule.id] = reason
-        return skipped, len(wanted) - len(skipped)
+    wanted = [rule for rule in RULES.values() if {*kinds} & set(rule.applies) and rule.id not in unasked]
+    skipped: dict[str, str] = {}
+    for rule in wanted:
+        # One unmet need is enough to skip a rule; the first is named.
+        reason = next((unmet[need] for need in rule.needs if need in unmet), "")
+        # A rule may find something in the rows that have what it needs, for example a mask.
+        if reason and rule.id not in counters.hits:
+            skipped[rule.id] = reason
+    return skipped, len(wanted) - len(skipped)
 
 
 def _check_tokenizer(opened: Opened, encoder: PieceEncoder) -> None:

@@ -152,7 +152,7 @@ class Examination:
         # Builds leave out conversations in which no message is trained, so their masks are not judged.
         trained = [chat for chat in usable if not is_untrained(chat.messages)]
         counters.sums["rows switched off"] += len(usable) - len(trained)
-        # Without a renderer only messages are judged; `Context.conditions` lists the rules that were not.
+        # Without a renderer only messages are judged; `Context.unmet` lists the rules that were not.
         if self.renderer is not None and trained:
             self._examine_rendered(self.renderer, trained, counters)
 
@@ -198,7 +198,7 @@ def judge_rows(view: View) -> View:
     data.hash_rows(view)
     view = data.check(view)  # first, because it may correct the mask by shifted labels
     rows, sums = view.rows, view.counters.sums
-    # `Context.conditions` reads these sums: they decide which rules had what they need.
+    # `Context.unmet` reads these sums: they decide which rules had what they need.
     sums["tokens"] += len(rows.ids)
     sums["trained tokens"] += int(view.trained.sum())
     sums["rows with a mask"] += len(rows) if rows.trained is not None else 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from niels_gpt.doctor.comparing import compare_formats, open_sides
-from niels_gpt.doctor.context import Conditions, Context, is_renderer
+from niels_gpt.doctor.context import Context, Skipped, is_renderer, rules_skipped
 from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.evidence import SEVERITIES
 from niels_gpt.doctor.examine import Examination, examine_slices
@@ -26,7 +26,7 @@ from niels_gpt.seeds import DEFAULT_SEED
 from niels_gpt.tokenizer.load import open_encoder
 
 # What was found, the report's `source`, and which rules could be judged.
-Judged = tuple[Counters, dict[str, Any], Conditions]
+Judged = tuple[Counters, dict[str, Any], Skipped]
 
 
 def diagnose(
@@ -107,7 +107,7 @@ def diagnose(
         counters, description = compare_formats(sides, conversations, how)
         description = {"kind": "drift", "name": str(source), "other": str(other), **description}
         # All that a comparison needs is available, so no rule is skipped.
-        return _report(counters, description, Conditions("drift", {}), how.silence)
+        return _report(counters, description, rules_skipped({"drift"}, {}, counters), how.silence)
     if chats is not None:
         raise UsageError("chats= (--chats) is for comparing two tokenizers or templates; also name the second one")
     if isinstance(source, str | Path) and is_tokenizer(Path(source)):
@@ -167,13 +167,9 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
         "over-long": how.max_length is not None,
         "validation-leak": how.validation is not None or data.is_split(opened.splits),
     }
-    conditions = context.conditions(
-        opened.kind,
-        counters,
-        unasked=tuple(rule for rule, is_asked in asked.items() if not is_asked),
-        stored_preferences=opened.holds_preferences,
-    )
-    return counters, description, conditions
+    kinds = {opened.kind, *(["preferences"] if opened.holds_preferences else [])}
+    unasked = [rule for rule, is_asked in asked.items() if not is_asked]
+    return counters, description, rules_skipped(kinds, context.unmet(opened.kind, counters), counters, unasked)
 
 
 def _held_out(opened: Opened, examination: Examination, how: DiagnoseOptions) -> tuple[Counters | None, str]:
@@ -206,12 +202,10 @@ def _judge_tokenizer(context: Context, max_evidence: int) -> Judged:
     tokenizers.check(context.encoder, context.renderer, context.layout, counters, without_data=True)
     context.check_layout(counters)
     description = {"kind": "tokenizer", "name": context.encoder.name, **context.description}
-    return counters, description, context.conditions("tokenizer", counters)
+    return counters, description, rules_skipped({"tokenizer"}, context.unmet("tokenizer", counters), counters)
 
 
-def _report(
-    counters: Counters, description: Mapping[str, Any], conditions: Conditions, silence: Mapping[str, str]
-) -> Report:
+def _report(counters: Counters, description: Mapping[str, Any], rules: Skipped, silence: Mapping[str, str]) -> Report:
     """The report: hits with the words of their rules, worst first, and the rules that were not judged."""
     findings = [
         Finding(
@@ -232,7 +226,7 @@ def _report(
     ]
     # Stable: within a severity the order stays that of the registry.
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    skipped, judged = conditions.skipped(RULES.values(), counters.hits)
+    skipped, judged = rules
     share = masks.loss_share(counters)
     stats: dict[str, Any] = {} if share is None else {"loss_share": round(share, 4)}
     for name in ("rows switched off", "answers switched off"):

@@ -104,7 +104,7 @@ def _sentencepiece(planted: bool, size: int) -> bytes:
     exact = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(chats_file().read_text(encoding="utf-8").splitlines()),
+        sentence_iterator=iter(chats_file().read_text(encoding="utf-8").splitlines()[:40]),
         model_writer=written,
         vocab_size=size,
         byte_fallback=True,

@@ -35,13 +35,9 @@ THINKS = ("qwen3", "glm-4.5", "kimi-k2")
 WITH_TOOLS = ("qwen2.5", "kimi-k2", "deepseek-v3")
 HEADERS = ("chatml", "qwen2.5", "llama-3", "gemma")
 BEGINS = (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling")
-MANY = (
-    "user-tokens-trained",
-    "mask-all-one",
-    "turn-order",
-    "loss-share",
-    "special-tokens-in-content",
-)  # of turns without an owner
+# What fires too where turns have no owner, and where rows are cut out of one stream.
+MANY = (*("user-tokens-trained", "mask-all-one", "turn-order", "loss-share", "special-tokens-in-content"),)
+OF_A_STREAM = ("truncated-mid-turn", "attention-crosses", "mask-missing")
 Plant = Callable[[str, list[Sample]], Any]
 Edit = Callable[[str, Sample], None]
 
@@ -324,22 +320,17 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("header-trained", PLAIN, each(train_headers), ()),
     ("mask-holes", PLAIN, each(lambda _, s: train(s, s.bodies[0][0] + 2, s.bodies[0][0] + 3, False)), ()),
     ("turns-untrained", PLAIN, LAST_ONLY, ()),
-    ("turns-untrained", ("chatml", "llama-3", "deepseek-v3", "gemma"), partial(in_some, LAST_ONLY), ()),
-    ("turns-untrained", (*PLAIN, "gemma"), FIRST_ONLY, ()),
-    ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, FIRST_ONLY), ()),
+    ("turns-untrained", ("chatml", "llama-3", "gemma"), partial(in_some, LAST_ONLY), ()),
+    ("turns-untrained", PLAIN, FIRST_ONLY, ()),
+    ("turns-untrained", PLAIN, partial(in_some, FIRST_ONLY), ()),
     # The next opener ends turns, so that nothing ends the last one.
     ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), FIRST_ONLY, ()),
     ("turns-untrained", ("glm-4.5", "glm-5", "glm-5.3"), partial(in_some, FIRST_ONLY), ()),
-    ("turns-untrained", (*PLAIN, "gemma"), middle_untrained, ()),
-    ("turns-untrained", (*PLAIN, "gemma"), partial(in_some, middle_untrained), ()),
+    ("turns-untrained", PLAIN, middle_untrained, ()),
+    ("turns-untrained", PLAIN, partial(in_some, middle_untrained), ()),
     # The forged answer begins with the space before a word.
-    ("turns-untrained", ("chatml", "llama-3", "kimi-k2", "gemma"), forged_answer, ("header-drift",)),
-    (
-        "turns-untrained",
-        ("chatml", "llama-3", "kimi-k2", "gemma"),
-        partial(in_some, forged_answer),
-        ("header-drift",),
-    ),
+    ("turns-untrained", ("chatml", "llama-3", "gemma"), forged_answer, ("header-drift",)),
+    ("turns-untrained", ("chatml", "kimi-k2", "gemma"), partial(in_some, forged_answer), ("header-drift",)),
     ("header-drift", HEADERS, header_without_white_space, ()),
     ("header-drift", HEADERS, partial(in_some, header_without_white_space), ()),
     ("header-drift", HEADERS, mask_of_the_right_header, ("mask-holes",)),
@@ -351,24 +342,9 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("eot-missing", PLAIN, each(remove_stops), ()),
     ("wrong-end-of-turn", PLAIN, each(other_stop), ()),
     ("truncated-mid-turn", PLAIN, each(cut, only=HALF), ()),
-    (
-        "begins-mid-turn",
-        (*PLAIN, "mistral", "minimax-m2", "deepseek-v3.1", "inkling"),
-        each(cut_in_front, only=HALF),
-        (),
-    ),
-    (
-        "begins-mid-turn",
-        ("chatml", "gemma", "qwen2.5"),
-        partial(in_some, one_stream),
-        ("truncated-mid-turn", "attention-crosses", "mask-missing"),
-    ),
-    (
-        "begins-mid-turn",
-        ("chatml", "gemma", "qwen2.5"),
-        one_stream,
-        ("truncated-mid-turn", "attention-crosses", "mask-missing"),
-    ),
+    ("begins-mid-turn", BEGINS, each(cut_in_front, only=HALF), ()),
+    ("begins-mid-turn", ("chatml", "gemma", "qwen2.5"), partial(in_some, one_stream), OF_A_STREAM),
+    ("begins-mid-turn", ("chatml", "gemma", "qwen2.5"), one_stream, OF_A_STREAM),
     ("turn-order", ("chatml", "llama-3", "kimi-k2", "minimax-m2"), each(forge_turns, only=slice(2)), ()),
     ("double-bos", WITH_BOS, each(lambda f, s: insert(s, 0, preamble(f))), ()),
     ("bos-missing", (*WITH_BOS, "glm-4.5"), WITHOUT_BOS, ()),
@@ -392,6 +368,7 @@ PLANTS: tuple[tuple[str, tuple[str, ...], Plant, tuple[str, ...]], ...] = (
     ("labels-preshifted", PLAIN, in_rows(lambda r: r.update(labels=[*r["labels"][1:], -100])), ()),
     ("labels-foreign", PLAIN, in_rows(other_label, only=FIRST), ()),
 )
+AS_IT_IS: Plant = each()  # one function, so that its reports are cached
 CLEAN: dict[str, Plant] = {
     "eot-masked-as-padding": padded_well,
     "padding-trained": padded_well,
@@ -410,7 +387,7 @@ def cases() -> list[Case]:
     for rule, families, plant, also in PLANTS:
         for family in families:
             made.append(Case(rule, family, partial(_report, plant, family), True, also))
-            made.append(Case(rule, family, partial(_report, CLEAN.get(rule, each()), family), False))
+            made.append(Case(rule, family, partial(_report, CLEAN.get(rule, AS_IT_IS), family), False))
     for planted in (True, False):
         made += _special(planted)
     return made
@@ -418,31 +395,17 @@ def cases() -> list[Case]:
 
 def _special(planted: bool) -> list[Case]:
     """Bugs that need conversations of their own."""
-    return [
-        *(
-            Case("open-turns", f, partial(_open, f, planted), planted)
-            for f in ("glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3")
-        ),
-        *(Case("tool-results-trained", f, partial(_tools, f, planted), planted) for f in WITH_TOOLS),
-        *(
-            Case("header-trained", f, partial(_supplied, f, planted), planted)
-            for f in ("qwen3.5", "nemotron-3", "minimax-m2")
-        ),
-        *(
-            Case("empty-think-trained", f, partial(_empty, f, planted), planted)
-            for f in ("qwen3", "glm-4.5", "kimi-k2")
-        ),
-        *(
-            Case("turns-untrained", f, partial(_one_sample_a_turn, f, planted), planted)
-            for f in ("qwen3", "nemotron-3")
-        ),
-        *(Case("loss-share", f, partial(_share, f, planted), planted) for f in PLAIN),
-        *(Case("over-long", f, partial(_long, f, planted), planted) for f in PLAIN),
-        *(
-            Case("attention-crosses", f, partial(_systems, f, planted), planted)
-            for f in ("chatml", "qwen2.5", "kimi-k2")
-        ),
-    ]
+    made = (
+        ("open-turns", ("glm-4.5", "glm-5", "glm-5.1", "glm-5.2", "glm-5.3"), _open),
+        ("tool-results-trained", WITH_TOOLS, _tools),
+        ("header-trained", ("qwen3.5", "nemotron-3", "minimax-m2"), _supplied),
+        ("empty-think-trained", THINKS, _empty),
+        ("turns-untrained", ("qwen3", "nemotron-3"), _one_sample_a_turn),
+        ("loss-share", PLAIN, _share),
+        ("over-long", PLAIN, _long),
+        ("attention-crosses", ("chatml", "qwen2.5", "kimi-k2"), _systems),
+    )
+    return [Case(rule, f, partial(make, f, planted), planted) for rule, families, make in made for f in families]
 
 
 def _open(family: str, planted: bool, _: Path) -> Report:

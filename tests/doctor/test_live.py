@@ -59,16 +59,6 @@ def test_batches_of_a_loader_are_judged() -> None:
     assert "padding-trained" in diagnose([masked], **options).rules("error")
 
 
-def test_masks_of_a_batch_may_be_lists() -> None:
-    given = batch()
-    mask = (given["labels"] != -100).astype(np.int64).tolist()
-    rows = [{"input_ids": given["input_ids"], "loss_mask": mask, "attention_mask": given["attention_mask"]}]
-    report = diagnose(rows, tokenizer=folder_of("qwen2.5"), renderer="qwen2.5")
-    assert (report.rules("error"), report.rows) == ([], 8)
-    with pytest.raises(UsageError, match="loss_mask is no array"):
-        diagnose([rows[0] | {"loss_mask": [mask[0][:3], *mask[1:]]}], tokenizer=folder_of("qwen2.5"))
-
-
 @pytest.mark.parametrize(
     ("ids", "labels", "said"),
     [

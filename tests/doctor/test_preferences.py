@@ -13,15 +13,6 @@ from tests.doctor.planted_preferences import PLANTS
 from tests.preferences.made import labelled, pairs, ranked, write_rows
 
 
-def test_the_leak_of_lengths_is_a_share_and_a_ratio() -> None:
-    rows = [{**row, "chosen": f"{row['chosen']} {row['chosen']}"} for row in pairs(50)]
-    shorter = [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
-    for given, ratio in ((rows, "of 50 pairs; chosen sides are "), (shorter, "are 0.")):
-        found = diagnose(given).finding("length-leakage")
-        assert found is not None
-        assert ratio in found.evidence[0].note
-
-
 @pytest.mark.parametrize(
     ("rows", "form"),
     [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
 from niels_gpt.inputs.opened import open_input
 from niels_gpt.inputs.parts import SLICE_ROWS
-from niels_gpt.messages import Conversation
 from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import chat_files
 from niels_gpt.tokenizer import SentencePieceTokenizer
@@ -49,12 +46,6 @@ def as_jsonl(made: list[Row], folder: Path) -> Path:
     return path
 
 
-def as_gzip(made: list[Row], folder: Path) -> Path:
-    path = folder / "rows.jsonl.gz"
-    path.write_bytes(gzip.compress(as_jsonl(made, folder).read_bytes()))
-    return path
-
-
 def as_json(made: list[Row], folder: Path) -> Path:
     path = folder / "rows.json"
     path.write_text(json.dumps(made))
@@ -70,28 +61,13 @@ def as_parquet(made: list[Row], folder: Path) -> Path:
     return path
 
 
-def as_saved_dataset(made: list[Row], folder: Path) -> Path:
-    datasets = pytest.importorskip("datasets")
-    path = folder / "saved"
-    datasets.Dataset.from_list(made).save_to_disk(str(path))
-    return path
-
-
 def as_tensors(made: list[Row], _: Path) -> list[dict[str, Any]]:
     """As a dataset with `with_format("torch")` gives them."""
     torch = pytest.importorskip("torch")
     return [{name: torch.tensor(values) for name, values in row.items()} for row in made]
 
 
-FORMS: tuple[Callable[[list[Row], Path], Any], ...] = (
-    as_jsonl,
-    as_gzip,
-    as_json,
-    as_parquet,
-    as_saved_dataset,
-    as_tensors,
-    lambda made, _: made,
-)
+FORMS: tuple[Callable[[list[Row], Path], Any], ...] = (as_jsonl, as_json, as_parquet, as_tensors, lambda made, _: made)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -159,23 +135,6 @@ def test_a_cache_of_plain_text_is_refused(tmp_path: Path, tokenizer: SentencePie
         diagnose(cache)
 
 
-def test_a_folder_of_several_kinds_has_the_rows_and_numbers_of_the_explorer(tmp_path: Path) -> None:
-    from niels_gpt.explorer.chat_rows import ChatRows
-    from niels_gpt.explorer.renderer_list import RendererList
-
-    made = as_rows(chats(8))
-    made[6]["messages"][1]["content"] = made[2]["messages"][1]["content"] = "It is \ufffd."
-    one, other = (as_jsonl(made[:5], tmp_path), as_parquet(made[5:], tmp_path))
-    assert one.parent == other.parent
-    found = diagnose(tmp_path).finding("text-damaged")
-    assert found is not None
-    opened = ChatRows(open_input(tmp_path), RendererList(()))
-    assert opened.lines.wait(60)
-    seen = [row for row in range(len(opened.lines)) if "\ufffd" in str(opened.lines.record(row))]
-    opened.close()
-    assert [place.row for place in found.evidence] == seen == [2, 6]
-
-
 @pytest.mark.parametrize("kind", ["chats", "tokens"])
 def test_the_report_is_the_same_whatever_the_number_of_workers(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -218,15 +177,6 @@ def test_a_broken_line_is_one_finding_with_its_line(kind: str, tmp_path: Path) -
     assert report.rules("warning") == ["unusable-row"]
 
 
-def test_rows_with_other_columns_are_unusable_and_not_empty(tmp_path: Path) -> None:
-    path = tmp_path / "chats.jsonl"
-    path.write_text('{"dialog": [{"role": "user", "content": "hi"}]}\n{"messages": []}\n')
-    report = diagnose(path)
-    empty = report.finding("empty-row")
-    assert empty is not None
-    assert (report.rules("error"), [evidence.row for evidence in empty.evidence]) == (["unusable-row"], [1])
-
-
 @pytest.mark.parametrize("form", [as_jsonl, as_json, as_parquet, lambda made, _: made])
 def test_a_sample_is_drawn_by_its_seed_and_keeps_row_numbers(form: Any, tmp_path: Path) -> None:
     source = form(broken_rows(), tmp_path)
@@ -256,28 +206,3 @@ def test_datasets_of_ours_and_their_exports_are_clean(tmp_path: Path, tokenizer:
             finding = report.finding("over-long")
             assert finding is not None
             assert set(finding.details["policies"]) == {"head", "tail", "drop_partial_turn", "skip"}
-
-
-def test_a_dataset_rebuilt_in_its_place_is_read_anew(tmp_path: Path) -> None:
-    found = []
-    for n in (7, 3, 7):
-        shutil.rmtree(tmp_path / "data", ignore_errors=True)
-        given = [Conversation(messages) for messages in chats(n)]  # type: ignore[arg-type]
-        build_episodes(given, tmp_path / "data", encoder=as_encoder(renderer_of("ngpt")))
-        report = diagnose(tmp_path / "data")
-        found.append((report.rows, report.tokens))
-    assert [rows for rows, _ in found] == [7, 3, 7]
-    assert found[0] == found[2] != found[1]
-
-
-@pytest.mark.parametrize(
-    ("source", "says"),
-    [
-        ({"train": as_rows(chats(2)), "test": []}, "a dict with 'train', 'test'; expected rows"),
-        (5, "the input is a int; expected rows, a path"),
-        (chats(1)[0], r"a list of messages; expected rows.*\[messages\]"),
-    ],
-)
-def test_an_object_that_is_no_rows_is_refused(source: Any, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        diagnose(source)

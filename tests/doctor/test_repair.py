@@ -107,15 +107,16 @@ def test_what_cannot_be_written_is_refused_before_the_input_is_read(tmp_path: Pa
 
 def test_the_command_says_what_it_repaired_and_what_it_left(tmp_path: Path) -> None:
     made, out = rows(samples("chatml")), tmp_path / "out.jsonl"
-    made += [made[2], {"input_ids": [], "labels": []}]
+    made += [made[2], {"input_ids": [], "labels": []}, {"input_ids": [1, 2], "labels": [1]}]
     made[0]["labels"] = [*made[0]["labels"][1:], -100]
     options = ("--tokenizer", folder_of("chatml"), "--renderer", "chatml")
     done = run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out)
     assert done.returncode == 1
-    said = "repaired: labels-preshifted (1 row); left out: empty-row (1 row); left as it is: duplicate-row (1 row)"
+    left_out = "left out: empty-row (1 row), unusable-row (1 row)"
+    said = f"repaired: labels-preshifted (1 row); {left_out}; left as it is: duplicate-row (1 row)"
     assert f"{out}: 9 rows; {said}" in " ".join(done.stderr.split())
     shown = json.loads(run_cli("doctor", as_jsonl(made, tmp_path), *options, "--fix", out, "--json").stdout)
-    assert shown["repaired"]["left_out"] == {"empty-row": 1}
+    assert shown["repaired"]["left_out"] == {"empty-row": 1, "unusable-row": 1}
 
 
 @pytest.mark.parametrize("others", ["train their empty think blocks", "leave them out", "have no mask either"])
@@ -148,21 +149,3 @@ def test_labels_that_a_repair_writes_anew_are_not_left(tmp_path: Path) -> None:
     found = report_on("qwen2.5", lines(tmp_path / "out.jsonl")).finding("labels-foreign")
     assert found is not None
     assert found.rows == 1
-
-
-@pytest.mark.parametrize(
-    ("row", "rule"),
-    [
-        ({"labels": [1, 2]}, "unusable-row"),
-        ({"input_ids": None, "labels": [1]}, "unusable-row"),
-        ({"tokens": [], "labels": []}, "empty-row"),
-        ({"input_ids": []}, "empty-row"),
-        ({"input_ids": "x"}, "unusable-row"),
-        ({"input_ids": [1, 2], "labels": [1]}, "unusable-row"),
-    ],
-)
-def test_rows_without_ids_are_left_out(row: Row, rule: str, tmp_path: Path) -> None:
-    report = report_on("qwen2.5", [*rows(samples("qwen2.5"))[:3], row], fix=tmp_path / "out.jsonl")
-    assert report.repaired is not None
-    assert (report.repaired["rows"], report.repaired["left_out"]) == (3, {rule: 1})
-    assert report.finding(rule) is not None

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +20,6 @@ from niels_gpt.samples import chats_file
 from niels_gpt.sources.chat_files import chat_files
 from tests.doctor.made import rows, samples
 from tests.doctor.test_reading import as_jsonl, as_parquet
-from tests.episodes.made import write_dataset
 from tests.renderers.tiny_families import folder_of, renderer_of
 
 numbers = st.integers(-3, 12) | st.sampled_from([-(2**63), 2**63 - 1, 2**70, 699, 700, -100])
@@ -74,19 +72,3 @@ def test_a_dataset_of_ours_is_examined_with_its_own_tokenizer_only(tmp_path: Pat
     build_episodes(chat_files([chats_file()]), tmp_path / "episodes", encoder=as_encoder(renderer_of("qwen2.5")))
     with pytest.raises(Mismatch, match="built with tokenizer"):
         diagnose(tmp_path / "episodes", tokenizer=folder_of("llama-3"), renderer="llama-3")
-
-
-def test_an_index_whose_episodes_hold_nothing(tmp_path: Path) -> None:
-    """Damage that leaves an index of the right size: every row is a finding, and nothing is looked up outside."""
-    folder = write_dataset(tmp_path / "episodes", [6] * 6)
-    index = folder / "train/episodes.idx"
-    records = np.fromfile(index, "<u8").reshape(-1, 2)
-    records[-3:] = 0
-    records.tofile(index)
-    found = diagnose(folder).finding("empty-row")
-    assert found is not None
-    assert (found.rows, found.evidence[0].where) == (3, f"{folder} train episode {len(records) - 3}")
-    index.write_bytes(bytes(index.stat().st_size))
-    found = diagnose(folder).finding("empty-row")
-    assert found is not None
-    assert found.rows == len(records)

@@ -14,7 +14,6 @@ pytest.importorskip("transformers")
 
 import niels_gpt as ng
 from niels_gpt.doctor.serving.check import check_serving
-from niels_gpt.doctor.serving.servers import as_sent
 from niels_gpt.errors import DataError, UsageError
 from niels_gpt.messages import Conversation, read_conversation
 from tests.assets import ASSETS, needs_assets
@@ -152,20 +151,6 @@ def test_the_bridge_is_told_where_the_server_tells_sampled_ids(renderer: Any) ->
     assert (plain.status, thought.status) == ("equal", "equal")
     assert "is the bridge" in plain.detail
     assert "is not the bridge" in thought.detail
-
-
-def test_arguments_are_sent_as_text_and_reasoning_under_both_names() -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": {"city": "Zürich"}}}
-    read = read_conversation([{"role": "assistant", "content": "", "reasoning": "hm", "tool_calls": [call]}]).messages[
-        0
-    ]
-    assert as_sent(read) == {
-        "role": "assistant",
-        "content": None,
-        "reasoning": "hm",
-        "reasoning_content": "hm",
-        "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": '{"city": "Zürich"}'}}],
-    }
 
 
 @pytest.mark.parametrize(

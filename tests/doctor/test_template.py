@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from niels_gpt.renderers.kinds import Kind
-from niels_gpt.renderers.template.probe_results import TemplateReport, report_on, result_of
-from niels_gpt.renderers.template.proofs.probes import Probe
+from niels_gpt.renderers.template.probe_results import TemplateReport, report_on
 from niels_gpt.renderers.template.renderer import TemplateRenderer
 from niels_gpt.tokenizer.load import open_encoder
 from tests.conftest import cli_here
-from tests.conftest import run_cli as in_a_process
 from tests.renderers.tiny_families import folder_of
 
 CHATML = (
@@ -119,33 +117,6 @@ def test_a_final_stop_is_proposed_where_answers_lack_one(
         assert (after["final_stop"], after["stop_tokens"]) == ("", ["<|im_end|>"])
 
 
-def test_probes_attributed_each_by_itself_are_counted(run_cli: Run, tmp_path: Path) -> None:
-    """What this template writes between two texts depends on the texts, so that one probe says nothing of another."""
-    folder = model(tmp_path / "model", CHATML.replace("m.content", "'~' * m.content | length + m.content"))
-    done = run_cli("doctor", "template", folder)
-    assert (done.returncode, "oracle          132 are attributed each by itself" in done.stdout) == (0, True)
-
-
-def test_an_answer_that_comes_first_is_proven() -> None:
-    result = next(result for result in report(CHATML).results if result.probe.name == "assistant first")
-    assert result.status == "proven"
-    kinds = [(piece.msg, piece.kind) for piece in result.pieces][:3]
-    assert kinds == [(0, Kind.TEMPLATE), (0, Kind.REPLY), (0, Kind.STOP)]
-
-
-def test_a_rendering_unlike_the_proof_is_partial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The two ways are compared: here the one that users get gives a stop to the wrong message."""
-    renderer = TemplateRenderer(open_encoder(folder_of("chatml")), template=CHATML)
-    probe = Probe("", ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}))
-    assert result_of(renderer, probe).status == "proven"
-    wrong = renderer.emit(list(probe.messages))
-    wrong.facts = [0 << 4 | fact & 15 if fact & 15 == Kind.STOP else fact for fact in wrong.facts]
-    monkeypatch.setattr(renderer, "emit", lambda messages, tools: wrong)
-    result = result_of(renderer, probe)
-    assert (result.status, result.reason.startswith("the two ways differ at '<|im_end|>")) == ("partial", True)
-    assert "stop of message 0 by letters, stop of message 1 by proof" in result.reason
-
-
 def test_an_answer_that_quotes_the_question_is_partial(run_cli: Run, tmp_path: Path) -> None:
     folder = model(tmp_path / "quotes", QUOTES)
     done = run_cli("doctor", "template", folder)
@@ -201,10 +172,3 @@ def test_another_template_and_its_variables_are_judged(run_cli: Run, tmp_path: P
 def test_mistakes_are_one_line_and_an_exit_code(run_cli: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
     done = run_cli("doctor", "template", *arguments)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
-
-
-def test_data_named_template_is_still_examined(tmp_path: Path) -> None:
-    """The word `template` alone is the command; a path is not."""
-    (tmp_path / "template").mkdir()
-    done = in_a_process("doctor", str(tmp_path / "template"))
-    assert (done.returncode, "probe conversations" in done.stdout) == (3, False)

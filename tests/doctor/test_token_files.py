@@ -14,7 +14,6 @@ pytest.importorskip("pyarrow")
 from niels_gpt.doctor import diagnose
 from niels_gpt.errors import InputError, UsageError
 from niels_gpt.export import export
-from niels_gpt.inputs.token_files import TokenFiles
 from tests.conftest import run_cli
 from tests.doctor.made import Sample, chats, rows, samples
 from tests.doctor.planted_tokens import (
@@ -147,14 +146,3 @@ def test_plain_text_among_conversations_of_a_stream_is_in_order(tmp_path: Path) 
 
     report = judged(planted_stream(text, 20, 10, tmp_path / "train.bin"))
     assert "other-format" not in report.rules()
-
-
-def test_a_stream_without_ends_is_read_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a tokenizer nothing says where documents end; windows are cut alike whatever the portions."""
-    np.arange(20_000).astype("uint16").tofile(tmp_path / "train.bin")
-    whole = diagnose(tmp_path).to_json()
-    monkeypatch.setattr("niels_gpt.inputs.arrays.PORTION_TOKENS", 8192)
-    files = TokenFiles(tmp_path / "train.bin", "tokens").splits()["train"]
-    assert max(len(rows.ids) for rows in files.read()) == 8192
-    assert diagnose(tmp_path).to_json() == whole
-    assert whole["rows"] == 5

@@ -12,21 +12,15 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
 
 from niels_gpt.doctor import Report, diagnose
-from niels_gpt.renderers.template.renderer import DefaultRenderer
 from tests.doctor.made import (
-    Sample,
     chats,
-    model,
     packed,
     padded,
     report_on,
     rows,
     samples,
-    system,
-    template_of,
     user,
 )
-from tests.doctor.made import sample_of as rendered
 from tests.doctor.planted_tokens import header_with_more_white_space
 from tests.renderers.tiny_families import renderer_of
 
@@ -46,11 +40,6 @@ def uneven(n: int = 8) -> list[list[dict[str, Any]]]:
     return given
 
 
-def shifted(sample: Sample) -> Sample:
-    sample.trained = [False, *sample.trained[:-1]]
-    return sample
-
-
 @pytest.mark.parametrize("family", ["glm-4.5", "glm-5"])
 def test_packed_rows_of_a_format_without_stops_are_judged(family: str) -> None:
     assert found(report_on(family, rows(packed(samples(family), positions=True)))) == {}
@@ -63,24 +52,6 @@ def test_a_row_without_padding_among_padded_ones_was_not_cut(masked: bool) -> No
     for sample in given if not masked else ():
         sample.more.pop("attention_mask")
     assert found(report_on("glm-4.5", rows(given))) == {}
-
-
-def test_the_token_after_the_stop_may_be_trained_where_the_prompt_closes_the_think_block() -> None:
-    given = samples("laguna-xs.2", chats(turns=1))
-    for sample in given:
-        sample.trained[sample.bodies[0][0] :] = [True] * (len(sample.ids) - sample.bodies[0][0])
-    assert found(report_on("laguna-xs.2", rows(given))) == {}
-
-
-@pytest.mark.parametrize("family", ["kimi-k2.5", "nemotron-3"])
-def test_a_mask_shifted_to_the_right_behind_empty_think_blocks_is_found(family: str) -> None:
-    given = chats(8)
-    if family == "nemotron-3":  # its answers without reasoning look as if the block were left out on purpose
-        for messages in given:
-            messages[-1]["reasoning_content"] = "you return the fox"
-    report = report_on(family, rows([shifted(sample) for sample in samples(family, given)]))
-    assert found(report) == {"mask-shifted": 8}
-    assert found(report_on(family, rows(samples(family, given)))) == {}
 
 
 @pytest.mark.parametrize("family", ["qwen2.5", "llama-3", "gpt-oss", "glm-4.5"])
@@ -144,30 +115,3 @@ def test_a_mask_may_leave_out_the_end_of_an_empty_think_block_in_all_rows(family
     for sample in given:
         sample.trained[sample.bodies[0][0]] = False
     assert "mask-shifted" not in report_on(family, rows(given)).rules()
-
-
-def test_texts_begin_with_a_system_turn_where_the_template_writes_no_bos(tmp_path: Path) -> None:
-    """Nemotron 3 and Kimi K2 have a bos that only other tools write."""
-    folder = model(tmp_path / "model", "qwen2.5", template=template_of("qwen2.5"), bos_token="<|endoftext|>")
-    renderer = DefaultRenderer(str(folder))
-    given = [rendered(renderer, [system(), *messages]) for messages in chats()]
-    for made, rules in (
-        (rows(given), {}),
-        (rows(packed(given, positions=True)), {}),
-        (rows(packed(given)), {"attention-crosses": 4}),
-        ([*rows(packed(given[:2])), *rows(given[2:])], {"attention-crosses": 1}),
-    ):
-        assert found(diagnose(made, renderer=renderer)) == rules
-
-
-def test_rows_with_one_sample_a_turn_and_a_long_system_prompt_have_a_small_share_by_right() -> None:
-    renderer, made = renderer_of("qwen2.5"), []
-    for messages in [*chats(28, turns=1)[8:], *chats(8, turns=3)]:
-        one = rendered(renderer, [system("Think of everything. " * 40), *messages])
-        for turn in range(len(one.bodies)):
-            low, high = one.bodies[turn]
-            labels = [token if low <= at <= high else -100 for at, token in enumerate(one.ids[: high + 1])]
-            made.append({"input_ids": one.ids[: high + 1], "labels": labels})
-    report = diagnose(made, renderer=renderer)
-    assert report.stats["loss_share"] < 0.1
-    assert found(report) == {}

@@ -30,9 +30,6 @@ from niels_gpt.inputs.rows import Bools, Int64s, TokenRows
 
 _WHITE_TOKENS = 4  # the most tokens of white space that are read after an opener; formats write one or two
 _NEVER_LONG = 1 << 30  # bytes
-# Ids that follow one token of a header in the probes: gpt-oss has three channels. Where text follows there are at least
-# eight, because answers of the probes begin with so many letters.
-_MOST_WORDS = 4
 
 
 class WrongHeaders(NamedTuple):
@@ -94,15 +91,10 @@ def facts_of_headers(layout: Layout, rows: TokenRows) -> HeaderFacts:
     if layout.repeats_opener:
         found = openings_of(layout, rows)
         found = found.select(layout.roles[found.opener] == ASSISTANT)
-        after_opener = _if_few(set(zip(found.opener.tolist(), rows.ids[found.end].tolist(), strict=True)))
+        after_opener = set(zip(found.opener.tolist(), rows.ids[found.end].tolist(), strict=True))
     for token in {token for _, token in after_opener if token in layout.controls}:  # <|channel|>
-        pairs |= _if_few(_pairs(rows, _followed(rows, {token})))
+        pairs |= _pairs(rows, _followed(rows, {token}))
     return HeaderFacts(fewest_white, most_white, frozenset(pairs), frozenset(after_opener))
-
-
-def _if_few(pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Pairs of a token of headers and the id after it in the probes; none where text follows, which may be any."""
-    return pairs if len(pairs) <= _MOST_WORDS else set()
 
 
 @dataclass(frozen=True)

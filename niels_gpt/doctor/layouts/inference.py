@@ -22,7 +22,7 @@ it, is it trusted, and rules that need turns are judged by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +40,7 @@ from niels_gpt.renderers.types import RenderedTokens
 from niels_gpt.tokenizer.pieces import PieceEncoder
 
 NO_TEMPLATE: Final = "the tokenizer has no chat template, and no renderer was named"
+_Header = tuple[int, Ids]  # the role of a message, and what a probe has before its content
 _TAGS: Final = ("", "<think>", "</think>")
 # What gpt-oss writes and no probe needs to show: a control token inside calls, and its own tools, whose results
 # templates do not write, but openai-harmony does: `<|start|>python to=assistant<|channel|>commentary<|message|>`.
@@ -73,12 +74,6 @@ def layout_without_template(encoder: PieceEncoder) -> Layout:
     think, end_of_think = (encoder.added_ids.get(tag) for tag in ("<think>", "</think>"))
     spelt = encoder.token_bytes(range(encoder.vocab_size))
     return Layout(
-        openers=(),
-        supplied={},
-        stops=(),
-        has_own_stop=True,
-        preamble=(),
-        template_ids=frozenset(),
         vocab_size=encoder.vocab_size,
         controls=frozenset(encoder.control_ids.values()),
         bos=bos,
@@ -94,14 +89,6 @@ def layout_without_template(encoder: PieceEncoder) -> Layout:
 # ---- what the attributions of the probes show
 
 
-@dataclass(frozen=True)
-class _Header:
-    """What a probe has before the content of one message."""
-
-    role: int
-    ids: Ids
-
-
 def _layout_of_attributions(renderer: AnyRenderer, shown: Sequence[RenderedTokens]) -> Layout:
     encoder = renderer.encoder
     preamble = _preamble(shown, encoder)
@@ -111,9 +98,7 @@ def _layout_of_attributions(renderer: AnyRenderer, shown: Sequence[RenderedToken
     headers = [header for rendered in shown for header in _headers(rendered, encoder, len(preamble), cut_at)]
     openers = _openers(headers, encoder)
     supplied = {
-        which: tuple(
-            sorted({h.ids[len(opener) :] for h in headers if h.role == role and h.ids[: len(opener)] == opener})
-        )
+        which: tuple(sorted({ids[len(opener) :] for of, ids in headers if of == role and ids[: len(opener)] == opener}))
         for which, (role, opener) in enumerate(openers)
         if role == ASSISTANT
     }
@@ -168,7 +153,7 @@ def _preamble(shown: Sequence[RenderedTokens], encoder: PieceEncoder) -> Ids:
 
 
 def _headers(rendered: RenderedTokens, encoder: PieceEncoder, after: int, stops: Ids) -> Iterator[_Header]:
-    """The header of each message: from its first token to its first content token.
+    """The header of each message, and its role: from its first token to its first content token.
 
     Args:
         after: tokens of the preamble, which belong to no header.
@@ -193,7 +178,7 @@ def _headers(rendered: RenderedTokens, encoder: PieceEncoder, after: int, stops:
         while first < stop and not encoder.decode(ids[first : first + 1]).strip():
             first += 1
         if first < stop:
-            yield _Header(ROLES.index(role), tuple(ids[first:stop]))
+            yield ROLES.index(role), tuple(ids[first:stop])
 
 
 def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[int, Ids], ...]:
@@ -202,8 +187,8 @@ def _openers(headers: Iterable[_Header], encoder: PieceEncoder) -> tuple[tuple[i
     Headers of one role that begin with different ids give one opener each.
     """
     groups: dict[tuple[int, int], list[Ids]] = {}
-    for header in headers:
-        groups.setdefault((header.role, header.ids[0]), []).append(header.ids)
+    for role, ids in headers:
+        groups.setdefault((role, ids[0]), []).append(ids)
     controls = set(encoder.control_ids.values())
     found: dict[Ids, int] = {}
     # The assistant first, so that an opener shared with another role is the assistant's.

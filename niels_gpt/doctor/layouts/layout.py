@@ -99,22 +99,20 @@ class Layout:
         untrusted_because: which turns were not found; empty if trusted.
     """
 
-    openers: tuple[tuple[int, Ids], ...]
-    supplied: Mapping[int, tuple[Ids, ...]]
-    stops: Ids
-    has_own_stop: bool
-
-    preamble: Ids
-    template_ids: frozenset[int]
-
     vocab_size: int
     controls: frozenset[int]
-    bos: int | None
-    pad: int | None
     serving_stops: frozenset[int]
-    think: tuple[int, int] | None
     white_bytes: Int64s
 
+    openers: tuple[tuple[int, Ids], ...] = ()
+    supplied: Mapping[int, tuple[Ids, ...]] = field(default_factory=dict)
+    stops: Ids = ()
+    has_own_stop: bool = True
+    preamble: Ids = ()
+    template_ids: frozenset[int] = frozenset()
+    bos: int | None = None
+    pad: int | None = None
+    think: tuple[int, int] | None = None
     first_ids: frozenset[int] = frozenset()
     headers: HeaderFacts = field(default_factory=HeaderFacts)
     repeats_opener: bool = False
@@ -202,17 +200,11 @@ def sentinel_layout(special: dict[str, int], vocab_size: int) -> Layout:
     stop = special["eot"]
     return Layout(
         openers=tuple((ROLES.index(role), (special[name],)) for role, name in opener_of.items()),
-        supplied={},
         stops=(stop,),
-        has_own_stop=True,
-        preamble=(),
         template_ids=frozenset(special.values()),
         vocab_size=vocab_size,
         controls=frozenset(special.values()),
-        bos=None,
-        pad=None,
         serving_stops=frozenset((stop,)),
-        think=None,
         white_bytes=np.zeros(vocab_size, dtype=np.int64),
         first_ids=frozenset(special[name] for name in opener_of.values()),
         names={token: f"<{name}>" for name, token in special.items()},
