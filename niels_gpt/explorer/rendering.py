@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from niels_gpt.display.rows import TokenSpelling
 from niels_gpt.errors import TokenizerError
 from niels_gpt.explorer.token_columns import Entries, LossMode, TokenTable, spelled, table_of_entries
 from niels_gpt.messages import Message
@@ -96,7 +97,7 @@ def bare_text_table(
 
 
 def _of_ids(encoder: PieceEncoder, ids: list[int], owners: Sequence[int], kinds: Sequence[int]) -> Entries:
-    texts, half = spelled(encoder.token_bytes(ids))
+    texts, half = spelled(list(map(TokenSpelling(encoder.token_bytes).raw, ids)))
     control = np.isin(ids, list(encoder.control_ids.values()))
     return Entries(texts, ids, np.array(owners, np.int64), np.array(kinds, np.int64), control, half)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -72,13 +71,12 @@ class CustomMode:
 
     preset: Preset = "all_assistant_turns"
     bodies_of_roles: frozenset[str] = frozenset()
-    bodies_of_tools: frozenset[str] = frozenset()
     end_of_turn: bool = True
 
     def mode(self) -> LossMode:
         """The mode, to be shown with the others."""
         kinds = MODEL_KINDS if self.end_of_turn else NO_STOPS
-        on = LossOn(self.preset, self.bodies_of_roles, self.bodies_of_tools, kinds)
+        on = LossOn(self.preset, self.bodies_of_roles, kinds=kinds)
         return LossMode("custom", "Custom", "Your own choice.", on)
 
 
@@ -138,18 +136,10 @@ class TokenTable:
     tokenizer: str = ""
 
 
-def spelled(pieces: Sequence[bytes]) -> tuple[list[str], Bools]:
-    """Tokens' bytes as texts, and which tokens are not whole characters: those are written `\\xe4\\xbd`."""
-
-    @cache  # a long row repeats a few hundred
-    def spell(piece: bytes) -> tuple[str, bool]:
-        try:
-            return piece.decode(), False
-        except UnicodeDecodeError:
-            return "".join(f"\\x{byte:02x}" for byte in piece), True
-
-    found = list(map(spell, pieces))
-    return [text for text, _ in found], np.array([half for _, half in found], np.bool_)
+def spelled(raw: Sequence[str]) -> tuple[list[str], Bools]:
+    """Texts of `TokenSpelling.raw` as they are shown, and which are not whole characters: `\\xe4` for such a byte."""
+    texts = list(map(whole, raw))
+    return texts, np.array([text != one for text, one in zip(texts, raw, strict=True)], np.bool_)
 
 
 def runs_of(groups: Ints, facts: Ints) -> list[list[int]]:
@@ -231,8 +221,7 @@ def table_of_row(example: Example, sentinels: dict[str, int], *, by_turn: bool =
     ids = example.ids
     padding, trained = example.colours == PADDED, example.colours == TRAINED
     control = np.isin(ids, list(sentinels.values())) & ~padding
-    texts = list(map(whole, example.raw_texts))
-    half = np.array([text != raw for text, raw in zip(texts, example.raw_texts, strict=True)], np.bool_)
+    texts, half = spelled(example.raw_texts)
     # Stored ids do not show which tokens a template wrote, except for the sentinels; the rest is shown as content.
     facts = padding * PADDING | control * CONTROL | (~padding & ~control) * BODY | half * HALF
     if by_turn and example.segments is None:

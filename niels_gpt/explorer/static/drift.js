@@ -1,4 +1,5 @@
-import { ask, h, latest, number, saved } from "./dom.js";
+import { ask, h, number, saved } from "./dom.js";
+import { EditedView } from "./editor.js";
 import { oneLine, unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 import { rendererPicker } from "./picker.js";
@@ -6,10 +7,10 @@ import { Serving } from "./serving.js";
 
 // One conversation in two formats: every difference is marked, and the first is described.
 
-export class DriftView {
-  constructor({ session, editor, inspect, state }) {
-    Object.assign(this, { session, editor, inspect, state, current: latest() });
-    const { first } = session;
+export class DriftView extends EditedView {
+  constructor(context) {
+    super(context);
+    const { session } = context, { first } = session;
     const other = session.renderers.find((entry) => entry.renderer === (first.renderer === "template" ? "file" : "template") && entry.tokenizer === first.tokenizer)
       ?? session.renderers.find((entry) => entry.renderer === (first.renderer === "qwen3" ? "chatml" : "qwen3"));
     this.left = rendererPicker(session, "Left", first, () => this.refresh(), { source: true });
@@ -18,18 +19,14 @@ export class DriftView {
     this.place = h("div", { class: "pair" });
     this.jump = h("button", { type: "button", onclick: () => this.toDifference() }, "Next difference");
     this.serving = new Serving({ session });
-    this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
-      h("div", { class: "content" }, this.serving.element,
-        h("div", { class: "pair" }, this.left.element, this.right.element),
-        h("div", { class: "bar" }, this.verdict, this.jump, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
-        this.place));
+    this.lay(this.serving.element, h("div", { class: "pair" }, this.left.element, this.right.element),
+      h("div", { class: "bar" }, this.verdict, this.jump, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
+      this.place);
   }
 
   enter(place) {
-    this.element.querySelector(".side").append(this.editor.element);
-    place.append(this.element);
+    super.enter(place);
     this.serving.enter();
-    this.refresh();
   }
 
   async refresh() {

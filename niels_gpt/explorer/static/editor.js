@@ -1,4 +1,4 @@
-import { h, later } from "./dom.js";
+import { h, later, latest } from "./dom.js";
 import { SAMPLES } from "./samples.js";
 
 // The conversation of the formats, mask and drift views, edited as fields or as JSON.
@@ -15,14 +15,6 @@ export class Editor {
     this.changed = later(WAIT, () => this.wrong.size || changed());
     this.list = h("div", { class: "messages" });
     this.problem = h("p", { class: "problem", role: "alert", hidden: true });
-    this.fitAll = later(0, () => fit(...this.list.querySelectorAll("textarea")));
-    // Texts are measured where they are shown: before that they have no height, and in another width another one.
-    let width = 0;
-    new ResizeObserver(([seen]) => {
-      if (seen.contentRect.width === width) return;
-      width = seen.contentRect.width;
-      this.fitAll();
-    }).observe(this.list);
     this.element = h("section", { class: "editor", "aria-label": "The conversation" }, this.head(), this.problem, this.list);
     this.draw();
   }
@@ -46,7 +38,6 @@ export class Editor {
   draw() {
     this.wrong.clear();
     this.list.replaceChildren(...(this.asJson ? [this.wholeAsJson()] : [...this.messageFields(), this.more()]));
-    this.fitAll();
     this.tell(null);
   }
 
@@ -78,7 +69,7 @@ export class Editor {
       typeof message.content === "string" || message.content == null
         ? this.text(message, "content", `content of message ${at}`, "content", 2)
         : this.jsonField(`content of message ${at}`, message.content, (value) => { message.content = value; }, 3, "content, JSON"),
-      extras.length ? h("details", { open: extras.some((field) => field.filled), ontoggle: () => this.fitAll() }, h("summary", {}, message.role === "tool" ? "answers" : "reasoning, tool calls"), extras) : null,
+      extras.length ? h("details", { open: extras.some((field) => field.filled) }, h("summary", {}, message.role === "tool" ? "answers" : "reasoning, tool calls"), extras) : null,
       h("p", { class: "problem", role: "alert", hidden: true }));
   }
 
@@ -86,7 +77,6 @@ export class Editor {
     const area = h("textarea", { "aria-label": label, rows, spellcheck: "false", dir: "auto", oninput: () => {
       if (area.value || key === "content") message[key] = area.value;
       else delete message[key];
-      fit(area);
       this.changed();
     } });
     area.value = message[key] ?? "";
@@ -107,7 +97,6 @@ export class Editor {
         wrong.textContent = `Not usable yet: ${error.message}`;
         wrong.hidden = false;
       }
-      fit(area);
       this.changed();
     } });
     area.value = value == null ? "" : JSON.stringify(value, null, 2);
@@ -125,7 +114,7 @@ export class Editor {
       this.changed();
     };
     return h("div", { class: "more" }, h("button", { type: "button", onclick: add }, "+ message"),
-      h("details", { open: Boolean(this.chat.tools), ontoggle: () => this.fitAll() }, h("summary", {}, "tools offered"),
+      h("details", { open: Boolean(this.chat.tools) }, h("summary", {}, "tools offered"),
         this.jsonField("tools", this.chat.tools, (value) => { this.chat.tools = value; }, 4, "JSON, as the OpenAI chat format has them")));
   }
 
@@ -150,11 +139,20 @@ function put(message, key, value) {
   else message[key] = value;
 }
 
-// Make texts as high as what they hold. All are measured before any is changed, and none inside closed details: otherwise
-// the browser lays out the page once for each, which took 20 seconds for 1,000 messages.
-function fit(...areas) {
-  const seen = areas.filter((area) => !area.closest("details:not([open])"));
-  for (const area of seen) area.style.height = "auto";
-  const heights = seen.map((area) => area.scrollHeight); // 0: it is not shown
-  seen.forEach((area, at) => { if (heights[at]) area.style.height = `${Math.min(heights[at] + 2, 420)}px`; });
+// A view beside the editor, which is one for all of them: it is taken along from view to view.
+export class EditedView {
+  constructor({ session, editor, inspect, state }) {
+    Object.assign(this, { session, editor, inspect, state, current: latest() });
+  }
+
+  lay(...content) {
+    this.side = h("div", { class: "side" });
+    this.element = h("div", { class: "with-editor" }, this.side, h("div", { class: "content" }, content));
+  }
+
+  enter(place) {
+    this.side.append(this.editor.element);
+    place.append(this.element);
+    this.refresh();
+  }
 }

@@ -1,4 +1,5 @@
 import { ask, h, later, latest, number, percent, saved } from "./dom.js";
+import { EditedView } from "./editor.js";
 import { unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 import { modeBar } from "./summary.js";
@@ -9,9 +10,10 @@ import { rendererKey } from "./picker.js";
 
 const FIRST = ["raw", "chatml", "qwen3", "llama-3", "gemma", "mistral", "glm-5"];
 
-export class FormatsView {
-  constructor({ session, editor, inspect, state }) {
-    Object.assign(this, { session, editor, inspect, state });
+export class FormatsView extends EditedView {
+  constructor(context) {
+    super(context);
+    const { session } = context;
     this.cards = new Map();
     const begun = session.renderers.filter((entry) => FIRST.includes(entry.renderer));
     const own = session.renderers.find((entry) => rendererKey(entry) === rendererKey(session.first));
@@ -19,8 +21,7 @@ export class FormatsView {
     this.modes = h("div", { class: "mode-place" });
     this.grid = h("div", { class: "formats" });
     this.table = h("div", { class: "overhead" });
-    this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
-      h("div", { class: "content" }, this.chips(), this.modes, this.table, this.grid));
+    this.lay(this.chips(), this.modes, this.table, this.grid);
     this.tabulate = later(30, () => this.overhead());
   }
 
@@ -38,12 +39,6 @@ export class FormatsView {
     return h("div", { class: "chips", role: "group", "aria-label": "Formats to show" },
       this.session.renderers.map(chip),
       h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML"));
-  }
-
-  enter(place) {
-    this.element.querySelector(".side").append(this.editor.element);
-    place.append(this.element);
-    this.refresh();
   }
 
   refresh() {

@@ -1,45 +1,36 @@
-import { ask, h, latest, saved } from "./dom.js";
+import { ask, h, saved } from "./dom.js";
+import { EditedView } from "./editor.js";
 import { unpacked } from "./token_table.js";
 import { tokenPanel } from "./panel.js";
 import { rendererPicker } from "./picker.js";
 
 // One conversation in one format, token by token, under every loss mask.
 
-export class Mask {
-  constructor({ session, editor, inspect, state }) {
-    Object.assign(this, { session, editor, inspect, state, current: latest() });
+export class Mask extends EditedView {
+  constructor(context) {
+    super(context);
+    const { session } = context;
     this.picker = rendererPicker(session, "Format", session.first, () => this.refresh());
     this.custom = this.customFields();
     this.place = h("div", { class: "place" });
-    this.element = h("div", { class: "with-editor" }, h("div", { class: "side" }, editor.element),
-      h("div", { class: "content" },
-        h("div", { class: "bar" }, this.picker.element, this.custom.element, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")),
-        this.place));
+    this.lay(h("div", { class: "bar" }, this.picker.element, this.custom.element, h("button", { type: "button", class: "action", onclick: () => this.save() }, "Export as HTML")), this.place);
   }
 
   customFields() {
     const preset = h("select", { "aria-label": "custom: of the model's own tokens" }, ["all_assistant_turns", "last_assistant_turn", "last_message", "all_tokens"].map((name) => h("option", {}, name)));
     const roles = ["system", "user", "tool"].map((name) => h("input", { type: "checkbox", value: name, "aria-label": `custom: bodies of ${name} messages` }));
-    const tools = h("input", { type: "text", "aria-label": "custom: bodies of these tools", placeholder: "tool names" });
     const stops = h("input", { type: "checkbox", checked: true, "aria-label": "custom: end of turn" });
     const value = () => ({
       preset: preset.value, end_of_turn: stops.checked,
       bodies_of_roles: roles.filter((box) => box.checked).map((box) => box.value),
-      bodies_of_tools: tools.value.split(/[\s,]+/).filter(Boolean),
     });
     const element = h("details", { class: "custom" }, h("summary", {}, "custom mask"),
       h("div", { class: "custom-fields" }, h("label", {}, "train ", preset),
-        roles.map((box) => h("label", {}, box, ` ${box.value} bodies`)), h("label", {}, "tools ", tools), h("label", {}, stops, " end of turn")));
+        roles.map((box) => h("label", {}, box, ` ${box.value} bodies`)), h("label", {}, stops, " end of turn")));
     const chosen = () => { this.state.mode = "custom"; this.refresh(); };
     element.addEventListener("change", chosen);
     element.addEventListener("toggle", () => element.open && chosen());
     return { element, value };
-  }
-
-  enter(place) {
-    this.element.querySelector(".side").append(this.editor.element);
-    place.append(this.element);
-    this.refresh();
   }
 
   async refresh() {

@@ -4,7 +4,7 @@ import { BODY, CONTROL, HALF, PADDING, SAMPLED, oneLine, roleOf, trainedIn, visi
 // The tokens of a table as running text. Only tokens near the visible part are in the page: a chunk of some hundred
 // tokens is empty until it comes near, and retains its height when it is emptied. Arrow keys move a cursor over all tokens.
 
-export const HINT = "Hover a token, or focus the tokens and use the arrow keys (n p: next and previous trained run, m M: message).";
+export const HINT = "Hover a token, or focus the tokens and use the arrow keys (↑ ↓: messages, n p: trained runs).";
 
 const CHUNK = 240, MOST_IN_CHUNK = 640, ALL_AT_ONCE = 1500, PAGE = 200;
 let made = 0;
@@ -162,16 +162,14 @@ export class TokenView {
     const to = {
       ArrowRight: () => at + 1,
       ArrowLeft: () => at - 1,
-      ArrowDown: () => this.line(1),
-      ArrowUp: () => this.line(-1),
+      ArrowDown: () => this.next((i) => this.view.group[i] !== this.view.group[i - 1], 1),
+      ArrowUp: () => this.next((i) => this.view.group[i] !== this.view.group[i - 1], -1),
       PageDown: () => at + PAGE,
       PageUp: () => at - PAGE,
       Home: () => 0,
       End: () => this.view.n - 1,
       n: () => this.next((i) => this.trained[i] && !this.trained[i - 1], 1),
       p: () => this.next((i) => this.trained[i] && !this.trained[i - 1], -1),
-      m: () => this.next((i) => this.view.group[i] !== this.view.group[i - 1], 1),
-      M: () => this.next((i) => this.view.group[i] !== this.view.group[i - 1], -1),
     }[event.key];
     if (!to) return;
     event.preventDefault();
@@ -181,25 +179,6 @@ export class TokenView {
   next(wanted, step) {
     for (let at = this.cursor + step; at >= 0 && at < this.view.n; at += step) if (wanted(at)) return at;
     return this.cursor;
-  }
-
-  // The token above or below: in the nearest line in that direction, the one whose middle is closest.
-  line(step) {
-    const here = this.at(this.cursor)?.getClientRects()[0];
-    if (!here) return this.cursor + step;
-    const middle = (here.left + here.right) / 2;
-    let best = this.cursor, distance = Infinity, top = null;
-    for (let at = this.cursor + step; at >= 0 && at < this.view.n; at += step) {
-      const chunk = this.chunks[this.chunkOf(at)];
-      if (!chunk.full) this.fill(chunk);
-      const rect = this.at(at).getClientRects()[0];
-      if (!rect || Math.abs(rect.top - here.top) < 3) continue;
-      if (top !== null && Math.abs(rect.top - top) > 3) break;
-      top = rect.top;
-      const far = Math.abs((rect.left + rect.right) / 2 - middle);
-      if (far < distance) [best, distance] = [at, far];
-    }
-    return best;
   }
 
   drop() {
@@ -280,8 +259,10 @@ export function describe(tokens, at) {
 
 function bytesShown(view, at) {
   const text = view.texts[at];
-  if (view.facts[at] & HALF) return text.replaceAll("\\x", " ").trim();
-  return [...new TextEncoder().encode(text.slice(0, 64))].map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+  const bytes = (part) => [...new TextEncoder().encode(part.slice(0, 64))].map((byte) => byte.toString(16).padStart(2, "0"));
+  // A token that is not whole characters has its other bytes as \xe4: every second part is the digits of one.
+  const parts = view.facts[at] & HALF ? text.split(/\\x([0-9a-f]{2})/) : [text];
+  return parts.flatMap((part, number) => (number % 2 ? part : bytes(part))).join(" ");
 }
 
 function shortened(text, most) {
