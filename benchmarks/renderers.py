@@ -106,9 +106,6 @@ def _ways(model: Path) -> dict[str, Way]:
         BARE: bare(Qwen3Renderer(model)),
         BATCH: Way(batch(Qwen3Renderer(model))),
         ONE: Way(_each(Qwen3Renderer(model).render)),
-        f"{ONE}, with lists": Way(
-            _each(Qwen3Renderer(model).render, lambda made: (list(made.token_ids), list(made.sampled_mask)))
-        ),
         "bare Jinja and gigatoken, one by one": Way(_bare_jinja(TemplateRenderer(model)), every=3),
         "render by template, one by one": Way(_each(TemplateRenderer(model).render), every=3),
         "transformers, apply_chat_template with mask": Way(_official(model), every=4),
@@ -131,10 +128,10 @@ def bare(renderer: Any) -> Way:
     return Way(lambda texts: engine.encode_batch(texts, parallel=False), ready=lambda block: block.texts)
 
 
-def _each(render: Callable[..., Any], read: Callable[[Any], Any] = lambda made: made) -> Callable[[Block], None]:
+def _each(render: Callable[..., Any]) -> Callable[[Block], None]:
     def run(block: Block) -> None:
         for chat, own in block.data:
-            read(render(chat, tools=own))
+            render(chat, tools=own)
 
     return run
 

@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -43,51 +43,8 @@ def as_array(values: Sequence[Any], dtype: Any) -> npt.NDArray[Any]:
     return np.fromiter(values, dtype, len(values))
 
 
-class _BuiltWhenRead:
-    """The lists of a rendering that was made from arrays: each is built when it is first read, and then kept.
-
-    Many callers read one of them only. The fields of `RenderedTokens` have the same names; a rendering made from lists
-    has these in their place.
-    """
-
-    _ids: npt.NDArray[np.int32]
-    _facts: npt.NDArray[np.int32]
-    _counts: npt.NDArray[np.int64]
-    _messages: Sequence[Message] | None = None
-    _token_bytes: Callable[[list[int]], list[bytes]] | None = None
-
-    def _per_token(self, of_pieces: npt.NDArray[Any]) -> list[Any]:
-        values: list[Any] = of_pieces.repeat(self._counts).tolist()
-        return values
-
-    @cached_property
-    def token_ids(self) -> list[int]:
-        ids: list[int] = self._ids.tolist()
-        return ids
-
-    @cached_property
-    def message_indices(self) -> list[int]:
-        return self._per_token(self._facts >> 4)
-
-    @cached_property
-    def kinds(self) -> list[int]:
-        return self._per_token(self._facts & KIND_BITS)
-
-    @cached_property
-    def sampled_mask(self) -> list[bool]:
-        return self._per_token(self._facts & SAMPLED != 0)
-
-    @cached_property
-    def is_content(self) -> list[bool]:
-        return self._per_token(self._facts & CONTENT != 0)
-
-    @cached_property
-    def message_tool_names(self) -> list[str | None]:
-        return extract_message_tool_names(self._messages or ())
-
-
 @dataclass(frozen=True)
-class RenderedTokens(_BuiltWhenRead):
+class RenderedTokens:
     """A conversation as ids; the lists have one entry per token, `message_roles` and `message_tool_names` per message.
 
     Attributes:
@@ -114,6 +71,8 @@ class RenderedTokens(_BuiltWhenRead):
     attribution: str = "full"
     kinds: list[int] = field(default_factory=list, compare=False)
     notes: Notes = field(default=NO_NOTES, compare=False)
+    _messages: Sequence[Message] | None = field(default=None, compare=False)
+    _token_bytes: Callable[[list[int]], list[bytes]] | None = field(default=None, compare=False)
 
     @classmethod
     def from_arrays(
@@ -128,25 +87,24 @@ class RenderedTokens(_BuiltWhenRead):
         notes: Notes = NO_NOTES,
     ) -> RenderedTokens:
         """One conversation, from arrays as `RenderedBatch` has them; `token_bytes` is for `show`."""
-        # Not through `__init__`, which would need the lists that are to be built when they are read.
-        rendered = cls.__new__(cls)
-        rendered.__dict__.update(
-            _ids=ids,
-            _facts=facts,
-            _counts=counts,
-            _messages=messages,
-            message_roles=[message["role"] for message in messages],
-            multi_modal_data=media,
-            attribution=attribution,
-            _token_bytes=token_bytes,
-            notes=notes,
+        owners, kinds = (facts >> 4).repeat(counts), (facts & KIND_BITS).repeat(counts)
+        return cls(
+            ids.tolist(),
+            owners.tolist(),
+            (kinds & SAMPLED != 0).tolist(),
+            (kinds & CONTENT != 0).tolist(),
+            [message["role"] for message in messages],
+            media,
+            extract_message_tool_names(messages),
+            attribution,
+            kinds.tolist(),
+            notes,
+            messages,
+            token_bytes,
         )
-        return rendered
 
     def arrays(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Ids, and the facts and the number of tokens of each piece, as `RenderedBatch` has them."""
-        if "_facts" in self.__dict__:
-            return self._ids, self._facts, self._counts
         facts = as_array(self.message_indices, np.int32) << 4 | as_array(self.kinds, np.int32)  # a piece for each token
         return as_array(self.token_ids, np.int32), facts, np.ones(len(facts), np.int64)
 
@@ -171,8 +129,8 @@ class RenderedTokens(_BuiltWhenRead):
         return self.notes.changes
 
     def __getstate__(self) -> dict[str, Any]:
-        """The dataclass fields: a pickle holds all lists and no arrays."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """All fields but the messages, and `token_bytes`, which belongs to a tokenizer of this process."""
+        return self.__dict__ | {"_messages": None, "_token_bytes": None}
 
     def weights(
         self,
