@@ -102,21 +102,14 @@ def render(
     return rendered
 
 
-def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any], *, with_images: bool = False) -> AnyRenderer:
+def _renderer_of(tokenizer: Any, name: str, options: Mapping[str, Any]) -> AnyRenderer:
     """The renderer itself if `tokenizer` is one, else the renderer called `name` for this tokenizer.
-
-    Args:
-        with_images: a renderer that is made here gets the image processor in the tokenizer's directory.
 
     Raises:
         UsageError: a renderer, and the name or options of another.
     """
     # Tokenizers of transformers have no `render`; every renderer has.
     if not hasattr(tokenizer, "render"):
-        if with_images:
-            from niels_gpt.renderers.images.processors import load_processor
-
-            options = {**options, "processor": load_processor(str(tokenizer))}
         return renderer(tokenizer, name, **options)
     if options or name != "auto":
         found = [*options, *([] if name == "auto" else [f"name {name!r}"])]
@@ -227,9 +220,7 @@ def build(
     tokenizer: Any,
     *,
     kind: Kind | None = None,
-    renderer_name: str = "auto",
-    renderer_options: Mapping[str, Any] | None = None,
-    renderer: RendererOptions | None = None,
+    renderer: RendererOptions | str = "auto",
     loss_on: LossOn | Preset | None = None,
     samples: Samples = "per-conversation",
     images: str | Path | None = None,
@@ -244,10 +235,10 @@ def build(
     Args:
         inputs: JSON lines, JSON, parquet; of texts also text files and directories; files, URLs or patterns.
         out: the directory to create.
-        tokenizer, renderer_name, renderer_options: as for `renderer`; a renderer itself is also taken. Without a name,
-            a spm.model is written with its own sentinels; texts are encoded without a renderer.
-        renderer: name, options, template, date and isolation in one value, in place of `renderer_name` and
-            `renderer_options`: `niels_gpt.renderers.registry.RendererOptions`.
+        tokenizer: as for `renderer`; a renderer itself is also taken.
+        renderer: a name as for `renderer`, or with options, template, date and isolation in one value:
+            `niels_gpt.renderers.registry.RendererOptions`. Without a name, a spm.model is written with its own
+            sentinels; texts are encoded without a renderer.
         kind: "episodes", "preferences", "sft" or "pretrain"; default by the shape of the rows: conversations become
             episodes, rows with `chosen` and `rejected` preferences, texts a pretraining cache.
         loss_on: which tokens are trained: a `LossOn`, or the name of its preset; default everything that the model
@@ -272,6 +263,7 @@ def build(
     from niels_gpt.building import Encoding, kind_of, open_source, write
     from niels_gpt.builds.executor import LocalRunner, UnitExecutor
     from niels_gpt.builds.renderer_encoder import RenderingPolicy
+    from niels_gpt.renderers.registry import RendererOptions
     from niels_gpt.sources.mapping import NO_MAPPING
     from niels_gpt.tokenizer import load_tokenizer
     from niels_gpt.tokenizer.load import is_sentencepiece
@@ -282,10 +274,10 @@ def build(
     paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     mapping = mapping or NO_MAPPING
     chosen = kind_of(paths, kind, format, mapping)
-    named = renderer_name != "auto" or bool(renderer_options) or (renderer is not None and renderer.is_chosen)
-    sentinels = not named and isinstance(tokenizer, str | Path) and is_sentencepiece(tokenizer)
-    if chosen == "pretrain" and (named or format or mapping):
-        raise UsageError("renderer_name, renderer_options, format and mapping are for conversations; leave them out")
+    asked = RendererOptions(renderer) if isinstance(renderer, str) else renderer
+    sentinels = not asked.is_chosen and isinstance(tokenizer, str | Path) and is_sentencepiece(tokenizer)
+    if chosen == "pretrain" and (asked.is_chosen or format or mapping):
+        raise UsageError("renderer, format and mapping are for conversations; leave them out")
     # The encoder of sentinels adds the default system message itself, and records it.
     system = mapping.default_system if sentinels else None
     source = open_source(paths, chosen, format, replace(mapping, default_system=None) if sentinels else mapping)
@@ -299,10 +291,14 @@ def build(
             return str(tokenizer) if isinstance(tokenizer, Path) else tokenizer
         if sentinels:
             return load_tokenizer(tokenizer)
-        if renderer is None:
-            return _renderer_of(tokenizer, renderer_name, renderer_options or {}, with_images=images is not None)
-        made = renderer.open(tokenizer, images=images is not None)
-        for line in renderer.automatic(tokenizer):
+        if not isinstance(tokenizer, str | Path):
+            if asked != RendererOptions(asked.name, options=asked.options):
+                raise UsageError(
+                    "a template, date or isolation needs the path of a tokenizer; found one that is loaded"
+                )
+            return _renderer_of(tokenizer, asked.name, asked.options)
+        made = asked.open(tokenizer, images=images is not None)
+        for line in asked.automatic(tokenizer):
             progress.note(line)
         return made
 
@@ -442,10 +438,7 @@ def explore(
     path: str | Path | None = None,
     *,
     tokenizers: Sequence[str] = (),
-    renderer_name: str | None = None,
-    renderer_options: Mapping[str, Any] | None = None,
-    template: Path | None = None,
-    date: str | None = None,
+    renderer: RendererOptions | None = None,
     format: str | None = None,
     findings: Path | None = None,
     serving: str | None = None,
@@ -458,7 +451,7 @@ def explore(
         path: whatever `ng.diagnose` reads: conversations, rows of `input_ids`, a cache, episodes, token files of other
             programs, a dataset on the hub; default renderers side by side, without data.
         tokenizers: directories or hub names.
-        renderer_name, renderer_options, template, date: how the first tokenizer's rows are rendered.
+        renderer: how the first tokenizer's rows are rendered; default as for `renderer`.
         format: the shape of conversations or preferences; default as the rows look.
         findings: a report of the doctor as JSON.
         serving: the address of an inference server, which is compared as `check_serving` does.
@@ -473,8 +466,7 @@ def explore(
     from niels_gpt.explorer.renderer_list import RendererList
     from niels_gpt.renderers.registry import RendererOptions
 
-    chosen = RendererOptions(renderer_name or "auto", template, date, renderer_options or {})
-    listed = RendererList(tuple(tokenizers), chosen)
+    listed = RendererList(tuple(tokenizers), renderer or RendererOptions())
     report = None if findings is None else read_findings(findings)
     from niels_gpt.explorer.server import serve  # after the cheap checks, because it needs the extra
 

@@ -129,8 +129,8 @@ def start_python(
 ) -> cli_server.Running | subprocess.Popen[str]:
     """As `run_python`, but it does not wait until the program has ended."""
     words, variables = [*map(str, program)], environment or os.environ
-    if not fresh and cli_server.SERVER.serves(variables, words):
-        return cli_server.SERVER.start(words, variables, cwd, given)
+    if not fresh and cli_server.serves(variables, words):
+        return cli_server.Running(words, variables, cwd, given)
     with tempfile.TemporaryFile() as stdin:
         stdin.write(given.encode())
         stdin.seek(0)
@@ -208,7 +208,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
     """A fixture that needs an optional library skips its tests where the library is not installed."""
-    cli_server.SERVER.begin_test(os.environ)
+    cli_server.begin_test(os.environ)
     try:
         return (yield)
     except ImportError as error:
@@ -410,8 +410,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The folder of the run goes away, and the server of commands."""
-    cli_server.SERVER.stop()
+    """The folder of the run goes away."""
     if _FOLDER in config.stash:
         config.stash[_FOLDER].cleanup()
 

@@ -59,7 +59,7 @@ LINES = [
     ("doctor chats.jsonl --tokenizer tok --workers 1 --validation ~/chats.jsonl", 1, "validation-leak"),
     ("doctor tok tok --chats ~/chats.jsonl", 0, ""),
     # Names that are none, answered before a tokenizer is loaded.
-    ("rendr", 2, "No such command 'rendr'. Did you mean 'render'"),
+    ("shwo", 2, "No such command 'shwo'. Did you mean 'show'"),
     ("cache build-pretrain x", 2, "No such command 'cache'. Did you mean 'build'?"),
     ("episodes verify x", 2, "No such command 'episodes'. Did you mean 'verify'?"),
     ("build --kind sft chats.jsonl --out o --sed 3", 2, "No such option: --sed (Possible options: --seed, --set)"),
@@ -68,10 +68,10 @@ LINES = [
     ("export ep --out o", 2, "Missing option '--to'."),
     ("export", 2, "Missing argument 'DATASET'."),
     ("rules a b", 2, "(b)"),
-    ("render chats.jsonl --tokenizer x --renderer quen3", 2, "did you mean 'qwen3'"),
-    ("render chats.jsonl --tokenizer x --renderer qwen3 --renderer-option enable_thinkin=1", 2, "enable_thinking'"),
-    ("render chats.jsonl --tokenizer x --renderer-option enable_thinking", 2, "`niels-gpt renderers NAME`"),
-    ("render chats.jsonl --tokenizer x --loss-on last_mesage", 2, "did you mean 'last_message'"),
+    ("show chats.jsonl --tokenizer x --renderer quen3", 2, "did you mean 'qwen3'"),
+    ("show chats.jsonl --tokenizer x --renderer qwen3 --renderer-option enable_thinkin=1", 2, "enable_thinking'"),
+    ("show chats.jsonl --tokenizer x --renderer-option enable_thinking", 2, "`niels-gpt renderers NAME`"),
+    ("show chats.jsonl --tokenizer x --loss-on last_mesage", 2, "did you mean 'last_message'"),
     ("doctor chats.jsonl --tokenizer x --format sharegtp", 2, "did you mean 'sharegpt'"),
     ("doctor chats.jsonl --json --sarif", 2, "one form of report at a time"),
     ("export ep --to hf --out o --option assistant_masks", 2, "options of hf: assistant_masks"),
@@ -96,16 +96,17 @@ LINES = [
     ("doctor (empty)", 2, "an argument is empty"),
     # Files that are none.
     ("doctor blank.jsonl --tokenizer tok", 3, "blank.jsonl: contains no rows"),
-    ("render chats.jsonl --tokenizer tok --template binary", 3, "binary:1: invalid UTF-8 at byte 0"),
-    ("render chats.jsonl --tokenizer tok --template empty", 3, "the file is empty; expected a Jinja chat template"),
+    ("show chats.jsonl --tokenizer tok --template binary", 3, "binary:1: invalid UTF-8 at byte 0"),
+    ("show chats.jsonl --tokenizer tok --template empty", 3, "the file is empty; expected a Jinja chat template"),
     ("info chats.jsonl", 3, "chats.jsonl: a file; expected a dataset, which is a directory. Build first: "),
     ("show notes", 3, "notes"),
     ("export chats.jsonl --to hf --out o", 3, "a file; expected a dataset, which is a directory. Build first: "),
+    ("import ep --from hf --out o", 2, "ep: a dataset of ours, which needs no import; look at it: niels-gpt info ep"),
     ("import data/missing --from megatron --out o", 3, "data/missing"),
     ("doctor chats.jsonl --out .", 3, "expected a file to write"),
     ("doctor chats.jsonl --fix nowhere/x.jsonl", 3, "expected a file to write"),
     *((f"{command} pipe", 3, "pipe: a pipe or device; expected a regular file") for command in (
-        "doctor", f"build {OUT}", f"build --kind pretrain {OUT}", "tokenizer train --out o", "render --tokenizer tok",
+        "doctor", f"build {OUT}", f"build --kind pretrain {OUT}", "tokenizer train --out o",
     )),
     # Manifests that somebody edited.
     ("info edited", 3, "vocab_size is 'x'; expected a whole number"),
@@ -178,9 +179,8 @@ verify NOTHING
 pack NOTHING --out o --sequence-length 64
 show NOTHING
 show NOTHING.jsonl --tokenizer .
-render NOTHING --tokenizer .
-render CHATS --tokenizer ./NOTHING
-render CHATS --tokenizer . --template NOTHING
+show CHATS --tokenizer ./NOTHING
+show CHATS --tokenizer . --template NOTHING
 explore NOTHING
 explore CHATS --findings NOTHING
 doctor NOTHING --tokenizer .
@@ -229,7 +229,7 @@ def test_a_missing_path_is_refused_before_heavy_libraries_are_loaded(tmp_path: P
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-@pytest.mark.parametrize("line", ["rendr", "info nowhere", "show x --split tain", "build x --out="])
+@pytest.mark.parametrize("line", ["shwo", "info nowhere", "show x --split tain", "build x --out="])
 def test_with_json_the_error_is_json_as_well(line: str) -> None:
     done = run_cli(*line.split(), "--json")
     assert json.loads(done.stdout) == {"error": done.stderr[len("error: ") : -1], "exit_code": done.returncode}
@@ -321,9 +321,9 @@ def test_help_and_version_import_no_command(line: str) -> None:
 
 
 @needs_assets
-def test_render_imports_what_it_needs_alone() -> None:
+def test_show_imports_what_it_needs_alone() -> None:
     """With a tokenizer that was opened before; `tests/tokenizer/test_proofs.py` looks at the tokenizer alone."""
-    line = ["render", chats_file(), "0", "--tokenizer", ASSETS / "qwen2.5-0.5b-instruct", "--no-table"]
+    line = ["show", chats_file(), "0", "--tokenizer", ASSETS / "qwen2.5-0.5b-instruct", "--no-table"]
     imported_by(*line)  # proves it, unless another test of this run did
     found = imported_by(*line)
     assert {"gigatoken", "niels_gpt.cli.show"} <= found

@@ -230,7 +230,7 @@ def test_show_prints_nothing_beside_the_row(tokenizer_dir: Path, tmp_path: Path)
     assert "<eot>\n<usr>" in shown.stdout
 
 
-def test_render_names_a_missing_file_before_it_loads_a_tokenizer(tmp_path: Path) -> None:
+def test_show_names_a_missing_file_before_it_loads_a_tokenizer(tmp_path: Path) -> None:
     """Loading one takes seconds, and a hub that cannot be reached more."""
-    done = run_cli("render", tmp_path / "nowhere.jsonl", "--tokenizer", "nobody/no-tokenizer")
+    done = run_cli("show", tmp_path / "nowhere.jsonl", "--tokenizer", "nobody/no-tokenizer")
     assert (done.returncode, "nowhere.jsonl: no such file" in done.stderr) == (3, True)

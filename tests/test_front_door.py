@@ -54,7 +54,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def episodes(tokenizer: Path, chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("built") / "episodes"
-    ng.build(chats, out, tokenizer, renderer_name="qwen3", val_frac=0.0)
+    ng.build(chats, out, tokenizer, renderer="qwen3", val_frac=0.0)
     return out
 
 
@@ -160,7 +160,7 @@ def test_what_is_no_dataset_is_named(tmp_path: Path, chats: Path) -> None:
 def test_wrong_arguments_of_build_are_named(
     chats: Path, tokenizer: Path, tmp_path: Path, options: dict[str, Any], expected: str
 ) -> None:
-    right: dict[str, Any] = {"inputs": chats, "out": tmp_path / "out", "tokenizer": tokenizer, "renderer_name": "qwen3"}
+    right: dict[str, Any] = {"inputs": chats, "out": tmp_path / "out", "tokenizer": tokenizer, "renderer": "qwen3"}
     with pytest.raises(UsageError, match=expected):
         ng.build(**right | options)
     with pytest.raises(TypeError, match="val_fraq"):
@@ -227,7 +227,7 @@ def test_the_command_builds_what_the_function_builds(
     [
         ({"kind": "episode"}, "did you mean 'episodes'"),
         ({"kind": "sft", "samples": "auto"}, "samples is not for datasets of kind sft"),
-        ({"kind": "pretrain", "renderer_name": "qwen3"}, "are for conversations; leave them out"),
+        ({"kind": "pretrain", "renderer": "qwen3"}, "are for conversations; leave them out"),
     ],
 )
 def test_what_a_kind_has_no_place_for(chats: Path, tokenizer: Path, tmp_path: Path, options: Any, said: str) -> None:

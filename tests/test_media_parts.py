@@ -165,7 +165,7 @@ def test_builds_and_the_doctor_name_the_row(tmp_path: Path) -> None:
     for number, (row, says) in enumerate(zip(bad, ("content.1 is audio", "holds files (1)"), strict=True)):
         rows, out = [{"messages": GOOD}, row, *[{"messages": GOOD}] * 3], tmp_path / f"episodes{number}"
         file.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
-        ng.build(str(file), out, tokenizer=model, renderer_name="chatml", max_bad_rows=1)
+        ng.build(str(file), out, tokenizer=model, renderer="chatml", max_bad_rows=1)
         rejected = json.loads((out / "rejected.jsonl").read_text(encoding="utf-8"))
         assert rejected["detail"].startswith(f"{file}:2: ")
         assert says in rejected["detail"]

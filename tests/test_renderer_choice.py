@@ -148,10 +148,9 @@ def niels(*command: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", ["render", "show"])
-def test_renderer_options_decide_what_is_trained(place: Path, command: str) -> None:
+def test_renderer_options_decide_what_is_trained(place: Path) -> None:
     """With `enable_thinking=false` the prompt supplies the think block of the last answer, so it is not trained."""
-    line = (command, "chats.jsonl", "--tokenizer", "Qwen3-8B")
+    line = ("show", "chats.jsonl", "--tokenizer", "Qwen3-8B")
     assert trained(*line) == "<think>\n\n</think>\n\nhello world<|im_end|>"
     assert trained(*line, "--renderer-option", "enable_thinking=false") == "hello world<|im_end|>"
 
@@ -167,7 +166,6 @@ def test_renderer_options_of_builds(place: Path, command: str) -> None:
 
 def test_commands_say_which_renderer_and_why(place: Path) -> None:
     lines = [
-        ("render", "chats.jsonl"),
         ("show", "chats.jsonl"),
         ("doctor", "chats.jsonl"),
         ("build", "chats.jsonl", "--out", "{}"),
@@ -184,7 +182,7 @@ def test_commands_say_which_renderer_and_why(place: Path) -> None:
             assert sum(each.startswith(told) for each in done.stderr.splitlines()) == 1, done.stderr
             assert "renderer qwen3:" not in done.stdout
     for quiet in (("--json",), ("--renderer", "template")):
-        assert "renderer" not in run_cli("render", "chats.jsonl", "--tokenizer", "mine", *quiet).stderr
+        assert "renderer" not in run_cli("show", "chats.jsonl", "--tokenizer", "mine", *quiet).stderr
 
 
 def test_show_opens_conversations(place: Path) -> None:

@@ -20,6 +20,7 @@ from niels_gpt.episodes import Sampling, build_episodes
 from niels_gpt.errors import UsageError
 from niels_gpt.export import export
 from niels_gpt.export.arranging import Arrangement
+from niels_gpt.renderers.registry import RendererOptions
 from niels_gpt.tokenizer import train_tokenizer
 from niels_gpt.tokenizer.training import TrainingOptions
 from tests.renderers.small import assistant, user
@@ -87,13 +88,17 @@ def test_loader_takes_a_sampling(episodes: Path) -> None:
 
 
 def test_build_takes_a_renderer(chats: Path, tokenizer: Path, tmp_path: Path) -> None:
-    named = {"renderer_name": "qwen3", "renderer_options": {"enable_thinking": False}}
-    ng.build(chats, tmp_path / "named", tokenizer, **named, val_frac=0.0)
+    named = RendererOptions("qwen3", options={"enable_thinking": False})
+    ng.build(chats, tmp_path / "named", tokenizer, renderer=named, val_frac=0.0)
     made = ng.renderer(tokenizer, "qwen3", enable_thinking=False)
     ng.build(chats, tmp_path / "made", made, val_frac=0.0, max_bad_rows=0)
     one, other = (ng.open(tmp_path / name).splits["train"] for name in ("named", "made"))
     assert one.fingerprint == other.fingerprint
-    for beside in ({"renderer_name": "qwen3"}, {"renderer_options": {"enable_thinking": False}}):
-        with pytest.raises(UsageError, match="options are set where a renderer is made"):
-            ng.build(chats, tmp_path / "twice", made, **beside)
+    for beside, said in (
+        (RendererOptions("qwen3"), "options are set where a renderer is made"),
+        (RendererOptions(options={"enable_thinking": False}), "options are set where a renderer is made"),
+        (RendererOptions(date="2026-01-31"), "needs the path of a tokenizer"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ng.build(chats, tmp_path / "twice", made, renderer=beside)
     assert not (tmp_path / "twice").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -39,7 +39,7 @@ RECIPE_SUFFIXES: Final = (".toml", ".yaml", ".yml", ".lock.json")
 
 # Parameters that datasets of some kinds have no place for; all kinds take the others.
 _ONLY: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
-    ("episodes",): ("samples", "images", "mask", "metadata"),
+    ("episodes",): ("samples", "images", "mask_dtype", "metadata"),
     ("episodes", "sft"): ("preset", "tool_bodies", "columns", "roles", "default_system", "max_message_bytes", "prove"),
     ("episodes", "preferences", "sft"): (
         *("form", "allow_partial", "on_unwritten", "renderer", "renderer_option", "template", "date", "isolate"),
@@ -52,6 +52,10 @@ _ONLY: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         *("directory", "kind", "tokenizer", "val_frac", "seed", "max_bad_rows"),
     ),
 }
+
+
+# No keywords of `ng.build`: see `RowFlags.mapping`.
+_OF_ROWS: Final = ("form", "columns", "roles", "default_system")
 
 
 @dataclass(frozen=True)
@@ -135,9 +139,13 @@ class StorageFlags:
             check=existing("the folder of the conversations' images"),
         ),
     ] = None
-    mask: Annotated[
+    mask_dtype: Annotated[
         Literal["uint8", "float32", "none"],
-        Option("How episodes store the loss mask: 0 and 1, weights, or no mask.bin at all."),
+        Option(
+            "How episodes store the loss mask: 0 and 1, weights, or no mask.bin at all.",
+            flag="--mask",
+            check=lambda name: None if name == "none" else name,
+        ),
     ] = "uint8"
     metadata: Annotated[bool, Option("Store each row's type and source, to sample by, and weight (needs pyarrow).")] = (
         False
@@ -253,8 +261,10 @@ def build(
 
     mapping = rows.mapping
     chosen = kind_of(inputs, kind, rows.form, mapping)
-    _refuse_others(ctx, chosen, inputs[0])
-    options = _options_of(chosen, rows, storage, texts)
+    given = _refuse_others(ctx, chosen, inputs[0])
+    # What is not on the command line has the default of `ng.build`.
+    choices = {**vars(rows), **vars(storage), **vars(texts)}
+    own = {name: value for name, value in choices.items() if name in given and name not in _OF_ROWS}
     with ShownProgress() as progress:
         ng.build(
             inputs,
@@ -263,44 +273,27 @@ def build(
             kind=chosen,  # type: ignore[arg-type]
             renderer=renderer.options(),
             loss_on=loss.loss_on,
-            samples=storage.samples,
-            images=storage.images,
             format=rows.form,
             mapping=replace(mapping, default_system=rows.default_system),
             progress=progress,
             num_threads=executor.threads,
             overwrite=overwrite,
             executor=runner,
-            **options,
+            **own,
         )
     print_built(directory, as_json=as_json, tokenizer=tokenizer)
 
 
-def _options_of(kind: str, rows: RowFlags, storage: StorageFlags, texts: TextFlags) -> dict[str, Any]:
-    """The keywords of `ng.build` that datasets of this kind take."""
-    options: dict[str, Any] = {
-        "val_frac": storage.val_frac,
-        "shard_bytes": storage.shard_bytes,
-        "token_dtype": storage.token_dtype,
-    }
-    options = {name: value for name, value in options.items() if value is not None}
-    if kind == "episodes":
-        options |= {"mask_dtype": None if storage.mask == "none" else storage.mask, "metadata": storage.metadata}
-    if kind == "pretrain":
-        options |= vars(texts)
-    else:
-        options |= {name: getattr(rows, name) for name in ("allow_partial", "on_unwritten", "prove")}
-    if kind in ("episodes", "sft"):
-        options["max_message_bytes"] = rows.max_message_bytes
-    return {**options, "seed": storage.seed, "max_bad_rows": rows.max_bad_rows}
+def _refuse_others(ctx: typer.Context, kind: str, first: str) -> set[str]:
+    """The parameters that are on the command line.
 
-
-def _refuse_others(ctx: typer.Context, kind: str, first: str) -> None:
-    """Raise `UsageError` for an option on the command line that this kind of dataset, or a recipe, has no place for."""
-    flags = {param.name: param.opts[0] for param in ctx.command.params if param.name is not None}
+    Raises:
+        UsageError: this kind of dataset, or a recipe, has no place for one.
+    """
+    flags = {str(param.name): param.opts[0] for param in ctx.command.params}
+    given = {name for name in flags if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"}
     for kinds, names in _ONLY.items():
-        for name in names:
-            source = ctx.get_parameter_source(name)
-            if kind not in kinds and source is not None and source.name == "COMMANDLINE":
-                found = f"{first} is a recipe" if kind == "recipe" else f"this builds {kind}"
-                raise UsageError(f"{flags[name]} is for {', '.join(kinds)}, and {found}; leave it out")
+        if kind not in kinds and (name := next((name for name in names if name in given), None)):
+            found = f"{first} is a recipe" if kind == "recipe" else f"this builds {kind}"
+            raise UsageError(f"{flags[name]} is for {', '.join(kinds)}, and {found}; leave it out")
+    return given

@@ -52,10 +52,7 @@ def explore(
     ng.explore(
         path,
         tokenizers=tokenizer or (),
-        renderer_name=chosen.name,
-        renderer_options=chosen.options,
-        template=chosen.template,
-        date=chosen.date,
+        renderer=chosen,
         format=form,
         findings=findings,
         serving=serving,

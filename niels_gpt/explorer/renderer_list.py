@@ -212,7 +212,7 @@ def check_size(messages: Sequence[Message], tools: Any) -> None:
     if size > MOST_CHARACTERS:
         raise UsageError(
             f"the conversation has {size:,} characters; the page shows at most {MOST_CHARACTERS:,}. "
-            "Look at longer ones in a terminal: niels-gpt render"
+            "Look at longer ones in a terminal: niels-gpt show"
         )
 
 

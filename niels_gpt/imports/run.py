@@ -30,7 +30,7 @@ from niels_gpt.inputs.megatron import MEGATRON
 from niels_gpt.inputs.token_formats import SplitFiles, TokenFormat, TokenOptions
 from niels_gpt.progress import SILENT, Progress
 from niels_gpt.sources.files.hashed_files import HashedFiles
-from niels_gpt.store.kinds import open_manifest
+from niels_gpt.store.kinds import is_dataset, open_manifest
 from niels_gpt.store.manifest import read_manifest
 from niels_gpt.store.schema import FORMAT_VERSION, MANIFEST_NAME, SPLITS
 from niels_gpt.store.staging import check_target_free, real_path
@@ -76,7 +76,8 @@ def import_episodes(
         shard_bytes: as for `build_episodes`.
 
     Raises:
-        UsageError: an unknown format, or a missing option that the files require; OutputExists: `out` exists already.
+        UsageError: an unknown format, a dataset of ours, or a missing option that the files require; OutputExists:
+            `out` exists already.
         InputError: files that are missing, cut or of another kind, labels that are shifted, or files of an export that
             differ from what was written.
         StorageError: writing failed; `out` is then as it was before.
@@ -86,6 +87,11 @@ def import_episodes(
     ranges.EPISODES_SHARD_BYTES.check(shard_bytes)
     # Before anything is written: an unknown format, a changed export, missing or damaged files.
     source, source_format = Path(path), format_named(form)
+    if is_dataset(source):
+        raise UsageError(
+            f"{source}: a dataset of ours, which needs no import; look at it: niels-gpt info {source}; or write it for "
+            "another trainer: niels-gpt export"
+        )
     recorded = exported(source, progress)
     splits = source_format.open(source, TokenOptions(eos_id, dtype, progress))
     mask_dtype = _mask_dtype(source, splits)

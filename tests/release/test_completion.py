@@ -68,8 +68,8 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("rend", "render"),
-        ("render x --rendere", "render x --renderer"),
+        ("renderer", "renderers"),
+        ("export x --shard", "export x --shard-size"),
         ("doctor ch", "doctor chats.jsonl"),
     ],
 )

@@ -174,10 +174,10 @@ def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
     assert trained.endswith("hello world<|im_end|>")
     assert run_cli("info", tmp_path / "c").returncode == 0
     assert run_cli("verify", tmp_path / "c").returncode == 0
-    rendered = run_cli("render", chats, "--tokenizer", model, "--renderer", "qwen3", "--loss-on", "last_message")
+    rendered = run_cli("show", chats, "--tokenizer", model, "--renderer", "qwen3", "--loss-on", "last_message")
     assert "── 4 assistant ──" in rendered.stdout
     assert "sampled: the model's, not in the loss" in rendered.stdout
-    told = json.loads(run_cli("render", chats, "--tokenizer", model, "--renderer", "qwen3", "--json").stdout)
+    told = json.loads(run_cli("show", chats, "--tokenizer", model, "--renderer", "qwen3", "--json").stdout)
     assert {token["role"] for token in told["tokens"]} == {"user", "assistant", "tool"}
     for arguments, said in (
         (("--renderer", "qwen4"), "did you mean 'qwen3'"),
@@ -186,13 +186,13 @@ def test_command_line(tokenizer_dir: Path, tmp_path: Path) -> None:
         (("--renderer", "qwen3", "--loss-on", "last"), "loss preset"),
         ((), "--renderer NAME; see `niels-gpt renderers`"),
     ):
-        refused = run_cli("render", chats, "--tokenizer", model, *arguments)
+        refused = run_cli("show", chats, "--tokenizer", model, *arguments)
         assert refused.returncode in (2, 3), arguments
         assert said in refused.stderr
         assert "Traceback" not in refused.stderr
     plain = tmp_path / "plain.jsonl"
     plain.write_text(json.dumps({"messages": [user(), assistant()]}) + "\n")
-    house = run_cli("render", plain, "--tokenizer", tokenizer_dir)
+    house = run_cli("show", plain, "--tokenizer", tokenizer_dir)
     assert "renderer ngpt" in house.stdout
     refused = run_cli(
         "build", "--kind", "sft", plain, "--tokenizer", tokenizer_dir, "--out", "x", "--loss-on", "last_message"

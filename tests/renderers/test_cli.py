@@ -1,4 +1,4 @@
-"""`niels-gpt render`, and episodes built through a chat template, as a user runs them."""
+"""`niels-gpt show`, and episodes built through a chat template, as a user runs them."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def chats(tmp_path: Path) -> Path:
 
 
 def test_render_in_colour_and_as_json(model: Path, chats: Path) -> None:
-    shown = json.loads(run_cli("render", chats, 1, "--tokenizer", model, "--json").stdout)
+    shown = json.loads(run_cli("show", chats, 1, "--tokenizer", model, "--json").stdout)
     sampled = "".join(token["text"] for token in shown["tokens"] if token["kind"] == "trained")
     assert sampled == "hello world<|im_end|>"
     assert "attribution full" in shown["title"]
-    flowing = run_cli("render", chats, 1, "--tokenizer", model)
+    flowing = run_cli("show", chats, 1, "--tokenizer", model)
     assert "<|im_start|>assistant" in flowing.stdout
     for number, code, said in ((5, 3, "messages is empty"), (6, 2, "no conversation 6; it has 6, counted from 0")):
-        refused = run_cli("render", chats, number, "--tokenizer", model)
+        refused = run_cli("show", chats, number, "--tokenizer", model)
         assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
         assert said in refused.stderr
-    assert run_cli("render", chats, 1, "--tokenizer", model, "--date", "tomorrow").returncode == 2
+    assert run_cli("show", chats, 1, "--tokenizer", model, "--date", "tomorrow").returncode == 2
 
 
 @pytest.mark.parametrize(("family", "told"), [("gpt-oss", "Current date: 2026-01-31"), ("llama-3", "31 Jan 2026")])
 def test_families_that_tell_the_day(chats: Path, family: str, told: str) -> None:
-    arguments = ("render", chats, 1, "--tokenizer", folder_of(family), "--renderer", family, "--json")
+    arguments = ("show", chats, 1, "--tokenizer", folder_of(family), "--renderer", family, "--json")
     for date, found in ((("--date", "2026-01-31"), True), ((), False)):
         shown = json.loads(run_cli(*arguments, *date).stdout)
         assert (told in "".join(token["text"] for token in shown["tokens"])) is found
@@ -91,7 +91,7 @@ def test_templates_that_cannot_be_used(template: bytes, code: int, told: str, ch
     """One clear line of standard error, on the command line as in the library."""
     folder = tiny.save(tiny.byte_level(), tmp_path / "model", eos_token=tiny.END)
     (folder / "chat_template.jinja").write_bytes(template)
-    refused = run_cli("render", chats, 1, "--tokenizer", folder)
+    refused = run_cli("show", chats, 1, "--tokenizer", folder)
     assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)
     assert told in " ".join(refused.stderr.split())
     with pytest.raises(DataError) as caught:
@@ -100,5 +100,5 @@ def test_templates_that_cannot_be_used(template: bytes, code: int, told: str, ch
     if template.startswith(b"{"):
         file = tmp_path / "template.jinja"
         file.write_bytes(template)
-        refused = run_cli("render", chats, 1, "--tokenizer", folder_of("qwen3"), "--template", file)
+        refused = run_cli("show", chats, 1, "--tokenizer", folder_of("qwen3"), "--template", file)
         assert (refused.returncode, "Traceback" in refused.stderr) == (code, False)

@@ -193,7 +193,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     chats, template = tmp_path / "chats.jsonl", tmp_path / "template.jinja"
     chats.write_text(json.dumps({"messages": CHAT}) + "\n")
     template.write_text(CHATML)
-    line = ("render", chats, 0, "--tokenizer", folder_of("qwen3"), "--json")
+    line = ("show", chats, 0, "--tokenizer", folder_of("qwen3"), "--json")
     assert run_cli(*line, "--template", template, "--isolate").stdout == run_cli(*line, "--template", template).stdout
     template.write_text("{{ 'x' * 20000000000 }}")
     refused = run_cli(*line, "--template", template, "--isolate")

@@ -143,7 +143,7 @@ def test_the_doctor_the_explorer_and_exports_take_them(tmp_path: Path) -> None:
     (shown,) = page.sizes("all", [1], choice)
     page.close()
     assert shown[0] == len(ids[1])
-    printed = run_cli("render", rows, 1, "--tokenizer", folder_of("gpt-oss"), "--renderer", "gpt-oss", "--json")
+    printed = run_cli("show", rows, 1, "--tokenizer", folder_of("gpt-oss"), "--renderer", "gpt-oss", "--json")
     assert len(json.loads(printed.stdout)["tokens"]) == len(ids[1])
     written(rows, [given[0], {"messages": CHAT, "chat_template_kwargs": {"think": False}}])
     (found,) = (one for one in ng.diagnose(rows, renderer=plain).findings if one.rule == "template-raises")
