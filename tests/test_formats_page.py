@@ -155,7 +155,7 @@ def test_packed_episodes_are_as_the_page_says(tmp_path: Path, tokenizer: Sentenc
     assert numbers.max() > 0
     manifest = json.loads((tmp_path / "packed/episodes.json").read_text())
     text = PAGE.read_text(encoding="utf-8")
-    more, packed = text.split("More keys of `episodes.json`")[1].split("What `niels-gpt pack` writes has of these ")
+    more, packed = text.split("More keys of `episodes.json`")[1].split("The manifest of `niels-gpt pack` has only ")
     named = set(re.findall(r"`(\w+)`", more))
     assert named & manifest.keys() == set(re.findall(r"`(\w+)`", packed.split("Readers:")[0])) - {"dataset_config"}
     assert {"block_size", "too_long", "shard_bytes"} <= manifest["dataset_config"].keys()
