@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,17 +26,12 @@ Sides = tuple[AnyRenderer, AnyRenderer]
 WINDOW: Final = 6  # tokens shown on either side of the first difference
 
 
-def open_sides(one: Any, other: Any, tokenizer: Any, renderer: Any, date: str | None) -> Sides:
-    """The two to compare: each is a renderer, a tokenizer directory, or a template file together with `tokenizer`.
+def open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRenderer:
+    """One of the two to compare: a renderer, a tokenizer directory, or a template file together with `tokenizer`.
 
     Raises:
         UsageError: a template without a tokenizer. TemplateError: a tokenizer without a template.
     """
-    return _open_side(one, tokenizer, renderer, date), _open_side(other, tokenizer, renderer, date)
-
-
-def _open_side(side: Any, tokenizer: Any, renderer: Any, date: str | None) -> AnyRenderer:
-    """One side of a comparison as a renderer."""
     if is_renderer(side):
         return side.lists_unwritten()
     path = Path(str(side))
@@ -66,8 +61,8 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
     first_probe = 0
     if opened is not None:
         how.progress.begin(f"comparing on {opened.name}", total=how.sample or opened.count(), unit="rows")
-        comparison = Comparison(sides, opened.dialect_at, how.evidence)
-        for part in examine_slices(comparison, opened.slices(how.sample, how.seed), how.workers):
+        examine = partial(_compared, sides, opened.dialect_at, how.evidence)
+        for part in examine_slices(examine, opened.slices(how.sample, how.seed), how.workers):
             counters.merge(part)
             first_probe += part.sums["rows"]
             how.progress.advance(part.sums["rows"])
@@ -93,23 +88,14 @@ def compare_formats(sides: Sides, opened: Opened | None, how: DiagnoseOptions) -
     return counters, description
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The examiner of a comparison: the two renderers, and the dialect of a conversation by its place."""
-
-    sides: Sides
-    dialect_at: Callable[[str], str]
-    max_evidence: int
-
-    def examine(self, part: Slice) -> Counters:
-        """Compare the two on the conversations of a slice."""
-        numbers, payload = part
-        counters = Counters(self.max_evidence)
-        counters.sums["rows"] = len(numbers)
-        # Rows that are no conversations become hits, as in a diagnosis, and are not compared.
-        chats = chat_rows(numbers, decoded(numbers, payload), self.dialect_at, counters)
-        compare(self.sides, chats, counters)
-        return counters
+def _compared(sides: Sides, dialect_at: Callable[[str], str], max_evidence: int, part: Slice) -> Counters:
+    """The counters of a slice, on whose conversations the two are compared."""
+    numbers, payload = part
+    counters = Counters(max_evidence)
+    counters.sums["rows"] = len(numbers)
+    # Rows that are no conversations become hits, as in a diagnosis, and are not compared.
+    compare(sides, chat_rows(numbers, decoded(numbers, payload), dialect_at, counters), counters)
+    return counters
 
 
 # ---- two renderings of one conversation

@@ -117,7 +117,7 @@ class Context:
         return Scope(self.layout, decode_id, max_length)
 
     def examination(self, opened: Opened, loss_on: LossOn, max_length: int | None, max_evidence: int) -> Examination:
-        """The examiner that is sent to workers."""
+        """What is sent to workers, to examine slices."""
         # Rows of ids are judged by the layout; workers need the renderer, which is large, for conversations only.
         renderer = self.renderer if opened.kind == "chats" else None
         return Examination(

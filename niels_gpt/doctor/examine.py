@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -51,24 +51,20 @@ from niels_gpt.sources.files.inputs import Record, Rejected
 SECONDS_BEFORE_WORKERS: Final = 10.0
 
 
-class Examiner(Protocol):
-    """An object that examines slices. It is sent to each worker process once."""
-
-    def examine(self, part: Slice) -> Counters:
-        """The counters of the slice."""
-        ...
+Examine = Callable[[Slice], Counters]  # the counters of a slice
 
 
-def examine_slices(examiner: Examiner, slices: Iterator[Slice], workers: int) -> Iterator[Counters]:
+def examine_slices(examine: Examine, slices: Iterator[Slice], workers: int) -> Iterator[Counters]:
     """The counters of all slices, in order.
 
     Args:
+        examine: is sent to each worker process once.
         workers: processes. They start only after `SECONDS_BEFORE_WORKERS` of work in this one.
     """
     WORKERS.check(workers)
     began = monotonic()
     for part in slices:
-        yield examiner.examine(part)
+        yield examine(part)
         if workers > 1 and monotonic() - began >= SECONDS_BEFORE_WORKERS:
             break
     else:
@@ -78,7 +74,7 @@ def examine_slices(examiner: Examiner, slices: Iterator[Slice], workers: int) ->
     waiting: deque[Future[Counters]] = deque()
     # Spawned, since tokenizers have threads, and a forked process would inherit their locks in a locked state.
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(examiner,)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(examine,)) as pool:
         try:
             for part in slices:
                 with sigint_blocked():  # an interrupt must not arrive while the pool starts a process
@@ -92,22 +88,22 @@ def examine_slices(examiner: Examiner, slices: Iterator[Slice], workers: int) ->
                 future.cancel()
 
 
-# The examiner of a worker process: the pool sends it once, at the start, and not with every slice.
-_EXAMINER: list[Examiner] = []
+# Of a worker process: the pool sends it once, at the start, and not with every slice.
+_EXAMINE: list[Examine] = []
 
 
-def _start_worker(examiner: Examiner) -> None:
+def _start_worker(examine: Examine) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    _EXAMINER[:] = [examiner]
+    _EXAMINE[:] = [examine]
 
 
 def _examine(part: Slice) -> Counters:
-    return _EXAMINER[0].examine(part)
+    return _EXAMINE[0](part)
 
 
 @dataclass(frozen=True)
 class Examination:
-    """The examiner of a diagnosis: all that a worker needs besides its slices.
+    """The examination of a diagnosis: all that a worker needs besides its slices.
 
     Attributes:
         max_evidence: how many places of each rule are stored.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from niels_gpt.doctor.comparing import compare_formats, open_sides
+from niels_gpt.doctor.comparing import compare_formats, open_side
 from niels_gpt.doctor.context import Context, Skipped, is_renderer, rules_skipped
 from niels_gpt.doctor.counters import Counters, Hits
 from niels_gpt.doctor.evidence import SEVERITIES
@@ -100,7 +100,7 @@ def diagnose(
     if how.fix is not None and (other is not None or how.sample is not None):
         raise UsageError("fix= (--fix) repairs all rows of one input; leave the second input or --sample out")
     if other is not None:
-        sides = open_sides(source, other, tokenizer, renderer, date)
+        sides = open_side(source, tokenizer, renderer, date), open_side(other, tokenizer, renderer, date)
         conversations = None if chats is None else open_input(chats, split=how.split, form=how.form)
         if conversations is not None and conversations.kind != "chats":
             raise UsageError(f"{conversations.name}: rows of ids; two formats are compared on conversations")
@@ -144,7 +144,7 @@ def _judge_rows(opened: Opened, context: Context, how: DiagnoseOptions) -> Judge
     counters = Counters(examination.max_evidence)
     held_out, validation = _held_out(opened, examination, how)
     how.progress.begin(f"examining {opened.name}", total=how.sample or opened.count(), unit="rows")
-    for part in examine_slices(examination, opened.slices(how.sample, how.seed), how.workers):
+    for part in examine_slices(examination.examine, opened.slices(how.sample, how.seed), how.workers):
         counters.merge(part)
         how.progress.advance(part.sums["rows"])
         # The number of rows in a file of lines is not known, the share of its bytes is.
@@ -186,7 +186,7 @@ def _held_out(opened: Opened, examination: Examination, how: DiagnoseOptions) ->
     reader = replace(examination, opened=validation, renderer=None)
     how.progress.begin(f"reading {validation.name}", total=validation.count(), unit="rows")
     found = Counters(0)
-    for part in examine_slices(reader, validation.slices(), how.workers):
+    for part in examine_slices(reader.examine, validation.slices(), how.workers):
         found.merge(part)
         how.progress.advance(part.sums["rows"])
     if not found.sums["rows"]:
