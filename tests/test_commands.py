@@ -68,7 +68,8 @@ LINES = [
     ("export ep --out o", 2, "Missing option '--to'."),
     ("export", 2, "Missing argument 'DATASET'."),
     ("rules a b", 2, "(b)"),
-    ("show chats.jsonl --tokenizer x --renderer quen3", 2, "did you mean 'qwen3'"),
+    ("rendr", 2, "No such command 'rendr'. Did you mean 'render'"),
+    ("render chats.jsonl --tokenizer x --renderer quen3", 2, "did you mean 'qwen3'"),
     ("show chats.jsonl --tokenizer x --renderer qwen3 --renderer-option enable_thinkin=1", 2, "enable_thinking'"),
     ("show chats.jsonl --tokenizer x --renderer-option enable_thinking", 2, "`niels-gpt renderers NAME`"),
     ("show chats.jsonl --tokenizer x --loss-on last_mesage", 2, "did you mean 'last_message'"),
@@ -106,7 +107,7 @@ LINES = [
     ("doctor chats.jsonl --out .", 3, "expected a file to write"),
     ("doctor chats.jsonl --fix nowhere/x.jsonl", 3, "expected a file to write"),
     *((f"{command} pipe", 3, "pipe: a pipe or device; expected a regular file") for command in (
-        "doctor", f"build {OUT}", f"build --kind pretrain {OUT}", "tokenizer train --out o",
+        "doctor", f"build {OUT}", f"build --kind pretrain {OUT}", "tokenizer train --out o", "render --tokenizer tok",
     )),
     # Manifests that somebody edited.
     ("info edited", 3, "vocab_size is 'x'; expected a whole number"),
@@ -179,6 +180,7 @@ verify NOTHING
 pack NOTHING --out o --sequence-length 64
 show NOTHING
 show NOTHING.jsonl --tokenizer .
+render NOTHING --tokenizer .
 show CHATS --tokenizer ./NOTHING
 show CHATS --tokenizer . --template NOTHING
 explore NOTHING

@@ -10,7 +10,7 @@
     datasets.py       info, verify, pack: of a dataset of any kind; and what a build prints at its end
     build.py          build; recipes.py is its part for recipes
     corpora.py        build-all of `python -m niels_gpt.cache.cli`
-    show.py           show
+    show.py           show and render
     explore.py        explore                                     exchange.py         export, import, publish, fetch
     doctor.py         doctor                                      doctor_template.py  doctor template
     catalogue.py      renderers, rules

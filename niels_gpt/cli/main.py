@@ -55,6 +55,7 @@ COMMANDS: Final[Mapping[str, Command]] = MappingProxyType({
         "Print what a dataset was built from, its counts, and how long its rows are."),
     "verify": Command("datasets:verify", LOOK, "Read every byte of a dataset, and compare it with what was written."),
     "show": Command("show:show", LOOK, "Print an example as a training step sees it, token by token."),
+    "render": Command("show:render", LOOK, "Print a conversation in a model's own format, token by token."),
     "explore": Command("explore:explore", LOOK,
         "Open a local web page that shows families, masks, datasets and templates."),
     "doctor": Command("doctor:doctor", LOOK,

@@ -1,9 +1,9 @@
-"""`niels-gpt show`: one row in the terminal, token by token, of whatever a path holds.
+"""`niels-gpt show` and `niels-gpt render`: one row in the terminal, token by token.
 
-::
+`show` opens whatever a path holds::
 
     meta.json, train/          a cache or episodes        the row as a training step sees it
-    .jsonl .json .parquet ...  conversations, with --tokenizer      rendered by `view_rendered`
+    .jsonl .json .parquet ...  conversations, with --tokenizer      rendered, as `render` shows them
                                conversations, without               their messages as text
 """
 
@@ -24,6 +24,7 @@ from niels_gpt.cli.options import (
     OneSplit,
     RendererFlags,
     RowNumber,
+    Tokenizer,
     TokenTable,
     grouped,
 )
@@ -104,6 +105,31 @@ def show(
         place = None if tokenizer is None else Path(tokenizer)
         view = view_example(path, number, split=split, T=length, packed=packed, tokenizer=place)
     _print(view, as_json=as_json, table=table)
+
+
+@grouped
+def render(
+    file: Annotated[str, Argument("Conversations: .jsonl, .json, .parquet; also .gz and .zst; or a URL.", "FILE")],
+    tokenizer: Tokenizer,
+    renderer: Annotated[IsolatingFlags, "Rendering"],
+    loss: Annotated[LossFlags, "Rendering"],
+    number: RowNumber = 0,
+    table: TokenTable = True,
+    as_json: Json = False,
+) -> None:
+    """Print a conversation in a model's own format, token by token.
+
+    Trained, sampled, context and scaffold are coloured.
+
+    Without --renderer it is a family where the tokenizer's name, config.json and control tokens prove one, else its
+    chat template; a line on stderr says which.
+
+    Example: niels-gpt render chats.jsonl 17 --tokenizer ~/models/Qwen3-8B
+
+    Without Qwen3's reasoning: --renderer qwen3 --renderer-option enable_thinking=false
+    """
+    EXISTING(file)  # after the options
+    _print(_rendered(file, number, tokenizer, renderer, loss, quiet=as_json), as_json=as_json, table=table)
 
 
 def _rendered(

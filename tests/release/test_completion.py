@@ -68,8 +68,8 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("renderer", "renderers"),
-        ("export x --shard", "export x --shard-size"),
+        ("rend", "render"),
+        ("render x --rendere", "render x --renderer"),
         ("doctor ch", "doctor chats.jsonl"),
     ],
 )
