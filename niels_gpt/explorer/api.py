@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from niels_gpt.explorer.renderer_list import RendererChoice, RendererList
 from niels_gpt.explorer.sample_stats import sample_stats
 from niels_gpt.explorer.stored import StoredRows
 from niels_gpt.explorer.token_columns import DEFAULT_MODE, MODES, CustomMode
-from niels_gpt.explorer.training_rows import Fit, TrainingRows
+from niels_gpt.explorer.training_rows import Fit
 from niels_gpt.inputs.opened import open_input
 from niels_gpt.messages import Conversation
 from niels_gpt.sources.files.inputs import Rejected
@@ -50,8 +49,6 @@ class Explorer:
     ) -> None:
         self.renderers, self.dataset, self._server = renderers, dataset, server
         self.findings = findings and placed(findings, dataset)
-        self._training: TrainingRows | None = None
-        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close files."""
@@ -170,10 +167,9 @@ class Explorer:
             raise UsageError("rows as trained are those of a dataset; build one of this file, then open it")
         if dataset.kind == "pretrain":
             raise UsageError("this cache is one stream of text: training takes windows of T tokens, as 'Rows' shows")
-        with self._lock:
-            self._training = self._training or TrainingRows(dataset.directory, dataset.token_text)
-        page = self._training.page(split, fit, max(0, start), min(limit, PAGE_ROWS))
-        table = None if row is None else asdict(self._training.table(split, fit, row))
+        rows = dataset.as_trained
+        page = rows.page(split, fit, max(0, start), min(limit, PAGE_ROWS))
+        table = None if row is None else asdict(rows.table(split, fit, row))
         return {"fitted": page, "table": table}
 
     def export(

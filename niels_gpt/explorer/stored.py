@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from niels_gpt.explorer.dataset import About, Dataset, Filter, RowDetail, RowSum
 from niels_gpt.explorer.example_view import view_example
 from niels_gpt.explorer.renderer_list import RendererChoice
 from niels_gpt.explorer.token_columns import LossMode, table_of_row
+from niels_gpt.explorer.training_rows import TrainingRows
 from niels_gpt.store.documents import DocumentSplit
 from niels_gpt.store.rows import Row, Split, TokenText
 
@@ -57,6 +59,11 @@ class StoredRows(Dataset):
             except Mismatch:
                 continue
         return token_text_of(self.directory, self.dataset.manifest, None)
+
+    @cached_property
+    def as_trained(self) -> TrainingRows:
+        """Its rows as the loader makes them."""
+        return TrainingRows(self.directory, self.token_text)
 
     def place_of(self, number: int) -> tuple[str, int]:
         name = ""
