@@ -103,6 +103,7 @@ LINES = [
     ("show notes", 3, "notes"),
     ("export chats.jsonl --to hf --out o", 3, "a file; expected a dataset, which is a directory. Build first: "),
     ("import ep --from hf --out o", 2, "ep: a dataset of ours, which needs no import; look at it: niels-gpt info ep"),
+    ("import raw.bin --from hf --out o", 3, "raw.bin: bare ids (tokens); expected rows. Pass --from tokens"),
     ("import data/missing --from megatron --out o", 3, "data/missing"),
     ("doctor chats.jsonl --out .", 3, "expected a file to write"),
     ("doctor chats.jsonl --fix nowhere/x.jsonl", 3, "expected a file to write"),
@@ -138,7 +139,12 @@ def test_every_line_ends_and_says_as_the_table_says(
     shutil.copytree(notes_dir(), "notes")
     pair = {"prompt": "a", "chosen": "b", "rejected": "c"}
     Path("pairs.jsonl").write_text("".join(json.dumps(pair | {"chosen": f"b {n}"}) + "\n" for n in range(30)))
-    for name, content in (("empty", b""), ("blank.jsonl", b"\n\n"), ("binary", bytes(range(128, 256)))):
+    for name, content in (
+        ("empty", b""),
+        ("blank.jsonl", b"\n\n"),
+        ("binary", bytes(range(128, 256))),
+        ("raw.bin", b"\1\0" * 9),
+    ):
         Path(name).write_bytes(content)
     os.mkfifo("pipe")
     niels = cli_here(capsys, monkeypatch)

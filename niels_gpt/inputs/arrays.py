@@ -11,6 +11,7 @@ after every end-of-text token. What a file is shows in its first bytes::
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -52,7 +53,6 @@ OTHER_HEADERS: Final = {
     b"\x80\x04": "a pickle; write its ids with numpy.save",
     b"version https://git-lfs": "a pointer of Git LFS, without the data itself; run: git lfs pull",
 }
-TEXT: Final = frozenset(b"\t\n\r" + bytes(range(32, 127)))
 # The first ids of a raw file show a wrong dtype: of so many, see `width_of`.
 SNIFFED, UPPER, LARGE = 1 << 16, 16, 1 << 20
 
@@ -102,6 +102,16 @@ def _files(path: Path, options: TokenOptions) -> dict[str, list[Path]]:
     return found
 
 
+def is_text(head: bytes) -> bool:
+    """Whether the first 256 bytes of a file are UTF-8 without control characters: some ids may look so, not so many."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+    is_clear = len(head) > 64 or head.lstrip()[:2] in (b'{"', b"[{")  # few bytes, but of rows
+    return is_clear and all(character >= " " or character in "\t\n\r" for character in text)
+
+
 def ids_of(file: Path, dtype: str | None) -> npt.NDArray[Any]:
     """The ids of a file, mapped: files may be larger than memory.
 
@@ -121,7 +131,7 @@ def ids_of(file: Path, dtype: str | None) -> npt.NDArray[Any]:
     other = next((what for magic, what in OTHER_HEADERS.items() if head.startswith(magic)), None)
     if other is not None:
         raise InputError(f"{file}: begins as {other}")
-    if len(head) > 64 and set(head) <= TEXT:  # two letters are one id, so some ids may look like it, but not so many
+    if is_text(head):
         raise InputError(f"{file}: is text ({shown(head[:24])}); expected ids. Build from it: niels-gpt build")
     if head.startswith(NUMPY_HEADER):
         ids = array_of(file)

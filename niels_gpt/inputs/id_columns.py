@@ -55,6 +55,8 @@ def _check_columns(path: Path, opened: Opened) -> bool:
     Raises:
         InputError: no ids, or a column that would also have to be read.
     """
+    if opened.token_files is not None:
+        raise InputError(f"{path}: bare ids ({opened.token_files.form}); expected rows. Pass --from tokens or megatron")
     values = [record.value for record in islice(opened.records(), 100) if isinstance(record, Record)]
     rows: list[Mapping[str, Any]] = [value for value in values if isinstance(value, Mapping)]
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from niels_gpt.errors import UsageError
-from niels_gpt.inputs.arrays import NO_ID, NUMPY_HEADER, SNIFFED, TOKENS, ids_of, token_dtype_of, width_of
+from niels_gpt.errors import UsageError, storage_errors
+from niels_gpt.inputs.arrays import NO_ID, NUMPY_HEADER, SNIFFED, TOKENS, ids_of, is_text, token_dtype_of, width_of
 from niels_gpt.inputs.megatron import MEGATRON
 from niels_gpt.inputs.parts import SLICE_BYTES, SLICE_ROWS, Slice, Tokens
 from niels_gpt.inputs.rows import Int64s
@@ -35,7 +35,10 @@ def token_format_of(path: Path) -> str | None:
     """
     if path.is_file():
         is_megatron = path.suffix == ".idx" or (path.suffix == ".bin" and path.with_suffix(".idx").is_file())
-        return MEGATRON.name if is_megatron else TOKENS.name if path.suffix in (".bin", ".npy") else None
+        if is_megatron:
+            return MEGATRON.name
+        # Rows or a text named .bin are read as such, as by builds: name and content decide together.
+        return TOKENS.name if path.suffix == ".npy" or (path.suffix == ".bin" and not is_text(_head(path))) else None
     if all(path.with_name(f"{path.name}{suffix}").is_file() for suffix in (".idx", ".bin")):
         return MEGATRON.name
     if not path.is_dir():  # a pipe or device, which others refuse
@@ -44,6 +47,11 @@ def token_format_of(path: Path) -> str | None:
         return MEGATRON.name
     file = next((file for pattern in ("*.npy", "*/*.npy", "*.bin") for file in path.glob(pattern)), None)
     return None if file is None else token_format_of(file)
+
+
+def _head(path: Path) -> bytes:
+    with storage_errors("reading", path), path.open("rb") as file:
+        return file.read(256)
 
 
 def ends_of(encoder: PieceEncoder) -> tuple[int, ...]:
